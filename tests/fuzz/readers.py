@@ -163,6 +163,9 @@ DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
 SPEED = {"capacity_Bps": 50e9}
 SLURM_TEXTS = from_tests("interop/test_slurm_topology.py", "CONF")
 SLURM_TREES = from_tests("interop/test_slurm_topology.py", "TREE")
+SLURM_QUEUES = from_tests(
+    "interop/test_slurm_queue.py", "json.dumps(JOBS[1])", "json.dumps(NODES[0])", "json.dumps(NODES[2])"
+)
 LLDP = from_tests("interop/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
 PLANS = words("source_device,source_port,destination_device,destination_port,speed\nleaf1,1,gpu7,ibp1,400G\n")
 NCCL = from_tests("interop/test_nccl_topology.py", "h100()")
@@ -210,6 +213,7 @@ of_text("interop.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPEN
 of_text("interop.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
 of_text("interop.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
 of_text("interop.slurm_topology.read", "yaml", lambda: SLURM_TREES() + fabrics("slurm")())
+of_text("interop.slurm_queue.read", "json", SLURM_QUEUES)
 of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
 of_file(
     "fabric.placement.read_placement",

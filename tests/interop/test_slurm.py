@@ -3,8 +3,12 @@
 import os
 import subprocess
 
+import pytest
+
 import weft
+from weft.errors import BadInput
 from weft.interop.launch import launch_arguments
+from weft.interop.slurm import arranged
 from weft.layout.text import parse_layout
 from weft.model.resolve import RecipeChanges
 
@@ -38,3 +42,25 @@ def test_the_script_starts_every_rank_of_the_layout(tmp_path):
     assert parse_layout(options["--layout"]).complete(16) == layout
     assert (options["--batch"], options["--sequence"], options["--precision"]) == ("32", "64", "bf16")
     assert words[-2:] == ["--data", "a file.txt"]
+
+
+def test_an_arranged_job_starts_on_its_hosts_in_their_order(tmp_path):
+    hosts = ["n7", "n7", "n2", "n2"]
+    text = arranged("my job", hosts, 2, {"NCCL_X": "1", "NCCL_FILE": "/a b"}, str(tmp_path / "list"))
+    assert "#SBATCH --job-name=my-job\n#SBATCH --nodes=2\n#SBATCH --nodelist=n[2,7]\n#SBATCH --ntasks=4\n" in text
+    assert f"export SLURM_HOSTFILE={tmp_path}/list\nexport NCCL_X=1\nexport NCCL_FILE='/a b'\n" in text
+    meet, *words = started(text, tmp_path, "python", "a file.py")
+    assert meet == "n7:29500"
+    assert words[:4] == ["--kill-on-bad-exit=1", "--distribution=arbitrary", "--nodes=2", "--ntasks=4"]
+    ranks = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "PATH": os.environ["PATH"]}
+    (tmp_path / "python").write_text('#!/bin/bash\necho "$RANK $LOCAL_RANK $WORLD_SIZE $1"\n')
+    (tmp_path / "python").chmod(0o755)
+    command = [*words[4:7], words[7], str(tmp_path / "python"), *words[9:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ranks)
+    assert done.stdout == "3 1 4 a file.py\n"
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a\nb", "$(x)", ""])
+def test_names_that_no_host_has_are_refused(name):
+    with pytest.raises(BadInput, match="not a name for hosts"):
+        arranged("job", [name], 1, {}, "list")

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft
 from weft.errors import BadInput, Unsupported
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.interop.slurm_topology import compress, expand, read, write
+from weft.fabric.placement import host_names
+from weft.interop.slurm_topology import compress, expand, read, write, write_conf
 
 TREE = """---
 # two leaves
@@ -44,7 +46,14 @@ SwitchName=spine Switches=leaf[0-1]
 """
 
 
-@pytest.mark.parametrize("text", [TREE, CONF])
+SHOWN = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=node[01-04]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=node[05-08]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=node[01-08] Switches=leaf[0-1]
+"""
+"""What scontrol show topology prints: the nodes of all levels below a switch, too."""
+
+
+@pytest.mark.parametrize("text", [TREE, CONF, SHOWN])
 def test_a_tree(text):
     fabric = read(text)
     assert fabric.names[:8] == tuple(f"node0{i}" for i in range(1, 9))
@@ -65,6 +74,30 @@ def test_blocks():
     assert [len(fabric.nodes_of(role)) for role in ("leaf", "spine")] == [2, 1]
     assert fabric.domain.tolist() == list(range(8))
     assert read("BlockName=b1 Nodes=n[0-3]\nBlockSizes=4\n").accelerators == 4
+    shown = "BlockName=b1 BlockIndex=0 Nodes=n[0-3] BlockSize=4\nAggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[0-3]\n"
+    assert read(shown).accelerators == 4
+
+
+def test_nodes_of_a_cluster():
+    cluster = weft.resolve_cluster("h100-64")
+    fabric = read(CONF, cluster=cluster, oversubscription=(4.0, 2.0))
+    assert (fabric.accelerators, fabric.names[8]) == (64, "node02/gpu0")
+    assert set(host_names(fabric)) == {f"node0{i}" for i in range(1, 9)}
+    assert fabric.domain.tolist() == [i // 8 for i in range(64)]
+    up = fabric.target == fabric.nodes_of("spine")[0]
+    assert fabric.capacity_Bps[up].tolist() == [cluster.tiers[1].bandwidth_Bps] * 16
+    inside = fabric.tier == 0
+    assert set(fabric.capacity_Bps[inside].tolist()) == {cluster.tiers[0].bandwidth_Bps}
+
+
+@pytest.mark.parametrize("cluster", [None, "h100-64"])
+def test_what_is_written_as_conf_is_read_back(cluster):
+    fabric = read(CONF, cluster=cluster and weft.resolve_cluster(cluster))
+    text = write_conf(fabric)
+    assert text == CONF.partition("\n")[2].replace(" LinkSpeed=100", "").replace("switchname", "SwitchName").replace(
+        "nodes=", "Nodes="
+    ).replace("=spine", "=spine0")
+    assert read(text).names[:8] == read(write(fabric)).names[:8] == tuple(f"node0{i}" for i in range(1, 9))
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_an_arrangement_says_what_the_verb_found(arranged_site):
         assert f"| {row['slowdown']:.4f} |" in line
         assert row["hostfile"] in text
         assert f"--job {row['name']} --tool megatron -o {row['name']}.sh --files {row['name']}-files" in text
-        assert f"SLURM_HOSTFILE={row['name']}-files/slurm_hostfile {row['slurm']['command']} PROGRAM" in text
+        assert f"sbatch {row['name']}-files/job.slurm PROGRAM" in text
     digest = hashlib.sha256(arranged_site.to_json().encode()).hexdigest()
     assert digest in text
 

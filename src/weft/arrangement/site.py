@@ -1,7 +1,8 @@
 """Site files (``weft.site/1``): a fabric, its hosts, what its switches can do, and the jobs that share it.
 
-A site is TOML.  Hosts are scale-up domains; a job takes whole hosts.  Quantities and names are checked here, and
-what does not fit together is refused with the place and what to change.
+A site is TOML.  Hosts are scale-up domains; a job takes whole hosts.  SLURM may say which hosts are up, and where jobs
+of the same names run.  Quantities and names are checked here, and what does not fit together is refused with the place
+and what to change.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,6 +27,7 @@ from weft.fabric.catalogue import default_kind, for_cluster
 from weft.fabric.placement import host_names
 from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
+from weft.interop.slurm_queue import read_queue
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, parse_layout
@@ -109,6 +111,7 @@ class SiteFile:
     radix: Annotated[int, Range(2, 4096)] = 64
     oversubscription: Annotated[tuple[float, ...], Range(1, 8)] | None = None
     hosts: tuple[SiteHostEntry, ...] = ()
+    slurm: Annotated[tuple[_Name, ...], Range(0, 8)] = ()
     switches: SiteSwitches = SiteSwitches()
     jobs: Annotated[tuple[SiteJobEntry, ...], Range(0, 256)] = ()
     objective: SiteGoal = SiteGoal()
@@ -201,8 +204,9 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Sit
     cluster = named_cluster(file.cluster) if beside is None else resolve_cluster(_beside(file.cluster, beside))
     fabric = _fabric(file, cluster, beside, where)
     names, usable = _hosts(file.hosts, fabric, cluster, where)
+    entries, usable = _queued(file, names, usable, cluster, beside, where) if file.slurm else (file.jobs, usable)
     jobs = tuple(
-        _job(entry, f"{where}: jobs[{number}]", cluster, names, beside) for number, entry in enumerate(file.jobs)
+        _job(entry, f"{where}: jobs[{number}]", cluster, names, beside) for number, entry in enumerate(entries)
     )
     site = Site(
         name=file.name,
@@ -236,7 +240,7 @@ def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -
     if path != kind or (beside is not None and Path(kind).suffix):
         from weft.interop.fabric_files import read_fabric
 
-        return read_fabric(path)
+        return read_fabric(path, cluster=cluster, oversubscription=file.oversubscription or ())
     return for_cluster(kind, cluster, radix=file.radix, oversubscription=file.oversubscription)
 
 
@@ -276,6 +280,37 @@ def _hosts(
             raise BadInput(problem, where=place, remedy="give each host its own domain")
         owners[at], names[at], usable[at] = entry.name, entry.name, entry.state == "up"
     return tuple(names), tuple(usable)
+
+
+def _queued(
+    file: SiteFile, names: tuple[str, ...], usable: tuple[bool, ...], cluster: Cluster, beside: Path | None, where: str
+) -> tuple[tuple[SiteJobEntry, ...], tuple[bool, ...]]:
+    """The jobs, with the hosts or the size that SLURM's jobs of the same names have, and the hosts that are up and
+    without other jobs.  A node that drains is still up for a job that stays on it."""
+    place = f"{where}: slurm"
+    if beside is None:
+        raise BadInput("names files, but files are not read here", where=place, remedy="give hosts and jobs instead")
+    queue = read_queue([_beside(path, beside) for path in file.slurm])
+    if queue.nodes and queue.nodes.keys().isdisjoint(names):
+        raise UnknownName("host", next(iter(queue.nodes)), names, where=place)
+    entries = []
+    for number, entry in enumerate(file.jobs):
+        same = [job for job in queue.jobs if job.name == entry.name] if entry.hosts is None else []
+        if len(same) > 1:
+            problem = f"SLURM's jobs {same[0].number} and {same[1].number} are both called {entry.name}"
+            raise BadInput(problem, where=place, remedy="rename one, or give the hosts of the one that is meant")
+        for job in same:
+            if not job.nodes and not job.count:
+                problem = f"SLURM's job {job.number} ({job.name}) does not say how many nodes it needs"
+                raise BadInput(problem, where=place, remedy=f"give accelerators or a layout in jobs[{number}]")
+            size = entry.accelerators or job.count * cluster.tiers[0].size
+            entry = replace(entry, hosts=job.nodes or None, accelerators=size)
+        entries.append(entry)
+    stay = {host for entry in entries if entry.may != "move" for host in entry.hosts or ()}
+    known = {entry.name for entry in entries}
+    taken = {node for job in queue.jobs if job.name not in known for node in job.nodes}
+    up = {name for name in names if queue.nodes.get(name, not queue.nodes)} - taken | stay
+    return tuple(entries), tuple(of_site and name in up for name, of_site in zip(names, usable, strict=True))
 
 
 def _job(entry: SiteJobEntry, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 TUNER = "nccl_tuner.csv"
 TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
+SCRIPT = "job.slurm"
 
 
 def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
-    """Write host lists, NCCL settings and the tuner file of a job into a folder; returns the paths."""
+    """Write host lists, NCCL settings, the tuner file and a batch script of a job into a folder; returns the paths."""
     from weft.arrangement.bundle import host_lists
 
     place = Path(folder).absolute()
@@ -38,9 +40,22 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
         settings += (
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
-    texts["nccl.env"] = settings
+    texts["nccl.env"], texts[SCRIPT] = settings, batch_script(bundle, number, place)
     write_folder(folder, {name: text.encode() for name, text in texts.items()})
     return tuple(str(place / name) for name in texts)
+
+
+def batch_script(bundle: Bundle, number: int, folder: Path, **command: str) -> str:
+    """A script for ``sbatch`` that starts a job's ranks where they are arranged; its files are in the folder."""
+    from weft.interop.slurm import arranged
+
+    settings = bundle.settings(number)
+    if bundle.jobs[number].nccl_tuner:
+        settings[TUNER_KEY] = str(folder / TUNER)
+    hosts, each = bundle.host_names(number), bundle.site.domain_size
+    return arranged(
+        bundle.site.jobs[number].name, hosts, each, settings, hostfile=str(folder / "slurm_hostfile"), **command
+    )
 
 
 def arranged_arguments(
@@ -59,6 +74,16 @@ def arranged_arguments(
     job, site, offset_s = bundle.site.jobs[number], bundle.site, bundle.choice.offset_s[number]
     begin_s = None if start_at is None else parse_moment(start_at, "--start-at") + offset_s
     arguments = launch_arguments(tool, job.job, bundle.subcluster(number), job.layout)
+    if tool == "slurm":
+        from weft.interop.slurm import training
+
+        if folder is None:
+            raise BadInput("SLURM takes the hosts of a job from a file", where="launch", remedy="add --files FOLDER")
+        place = Path(folder).absolute()
+        options = {"--arrangement": os.path.abspath(path), "--job": job.name}
+        options |= {} if start_at is None else {"--start-at": start_at}
+        command = training("", options, out=str(place / "run"))
+        arguments = replace(arguments, text=batch_script(bundle, number, place, command=command))
     notes = [f"hosts in rank order: {' '.join(site.host_names[host] for host in bundle.choice.hosts[number])}"]
     if folder is not None:
         notes += [f"file: {path}" for path in write_files(bundle, number, folder)]
@@ -84,7 +109,7 @@ class LaunchOptions(FileOutput):
     start_at: str | None = option(
         None, "Start of --arrangement: 2026-11-23T06:30:00Z, or seconds since 1970.", metavar="TIME"
     )
-    files: str | None = option(None, "Also write host lists and NCCL settings there.", metavar="FOLDER")
+    files: str | None = option(None, "Also write host lists, settings and a batch script there.", metavar="FOLDER")
 
     needs = {"job": "arrangement", "start_at": "arrangement", "files": "arrangement"}
 

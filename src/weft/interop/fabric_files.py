@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from weft.cluster.spec import Cluster
 from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric.files import SCHEMA
@@ -34,6 +35,7 @@ class FabricFileHints:
         exclude: patterns of names of adapters that are not accelerators', for InfiniBand.
         scale_up_Bps: bytes/s per accelerator and direction inside a host, where the format tells of cables only; joins
             the accelerators of a host by a scale-up switch.
+        cluster, oversubscription: see ``slurm_topology.read``.
     """
 
     where: str
@@ -42,9 +44,16 @@ class FabricFileHints:
     host_map: Mapping[int, str] | None = None
     exclude: Sequence[str] = ()
     scale_up_Bps: float | None = None
+    cluster: Cluster | None = None
+    oversubscription: Sequence[float] = ()
 
 
-_HINTS = {"ibnetdiscover": ("host_map", "exclude"), "lldp": ("hosts",), "p2p": ("hosts",)}
+_HINTS = {
+    "ibnetdiscover": ("host_map", "exclude"),
+    "lldp": ("hosts",),
+    "p2p": ("hosts",),
+    "slurm": ("cluster", "oversubscription"),
+}
 """The hints that the reader of a format takes; of ibnetdiscover's, the one of fabrics takes ``scale_up_Bps``, too."""
 READABLE = ("json", "lldp", "nccl", "ibnetdiscover", "p2p", "slurm", "toml")
 """The formats by name, in the order in which the look of a text is tried."""

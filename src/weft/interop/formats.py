@@ -59,6 +59,7 @@ FABRICS = _of(
     ("nccl", "NCCL's topology XML", "interop.nccl_topology:read"),
     ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read"),
     ("slurm", "SLURM topology", "interop.slurm_topology:read", "interop.slurm_topology:write"),
+    ("slurm-conf", "SLURM topology.conf", "", "interop.slurm_topology:write_conf"),
     ("toml", "Weft's TOML", "fabric.files:fabric_from_toml"),
 )
 WIRINGS = _of(

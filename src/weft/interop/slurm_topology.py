@@ -1,8 +1,8 @@
-"""Fabrics from SLURM's network topology, ``topology.yaml`` and ``topology.conf``, and fabrics written as the first.
+"""Fabrics from SLURM's network topology and as it: ``topology.yaml``, ``topology.conf``, ``scontrol show topology``.
 
-SLURM tells who hangs below whom, not how fast: every node is an accelerator with a NIC of ``NIC_Bps``, and a switch
-has as much bandwidth upwards as comes from below (split evenly where it has several parents), as many cables as
-accelerators below it.
+SLURM tells who hangs below whom, not how fast: a node is as of a cluster, else an accelerator with a NIC of
+``NIC_Bps``.  A switch has as much bandwidth upwards as comes from below, over its oversubscription, split evenly where
+it has several parents, and about as many cables as NICs make that up.
 
 SLURM's tree has one leaf per node.  So where a fabric is written, the switches at which the accelerators of a
 scale-up domain hang count as one leaf, together with all that share a domain with them; and switches that
@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 
 import numpy as np
 
+from weft.cluster.spec import Cluster
 from weft.errors import BadInput, Unsupported
 from weft.fabric.assemble import Cable, levels, networked, role_of_level
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric
+from weft.fabric.wiring import ends_of_accelerators
 from weft.interop.text.yaml import Value, parse_yaml
 
 NIC_Bps, LATENCY_S = 50e9, 1e-6
@@ -47,8 +49,15 @@ class _Switch:
     children: list[str]
 
 
-def read(text: str, *, where: str = "topology") -> Fabric:
-    """The fabric of a ``topology.yaml`` (the cluster's default topology), or of a ``topology.conf``.
+def read(
+    text: str, *, where: str = "topology", cluster: Cluster | None = None, oversubscription: Sequence[float] = ()
+) -> Fabric:
+    """The fabric of a ``topology.yaml`` (the cluster's default topology), of a ``topology.conf``, or of what
+    ``scontrol show topology`` prints.
+
+    Args:
+        cluster: whose hosts the nodes are; their accelerators are "node/gpu0", ...
+        oversubscription: of the switches by level, from the leaves; beyond, 1.
 
     Raises:
         Unsupported: a flat topology: it says nothing.
@@ -58,21 +67,26 @@ def read(text: str, *, where: str = "topology") -> Fabric:
     if shared := next((host for host in hosts if host in switches), None):
         problem, remedy = f"{shared!r} is a switch and a node", f"list it as Switches={shared}, not Nodes="
         raise BadInput(problem, where=f"{where}: {switches[shared].place}", remedy=remedy)
-    below = _accelerators_below(switches, where)
+    below = _nodes_below(switches, where)
     parents = Counter(child for switch in switches.values() for child in switch.children)
+    ratios = dict(enumerate(oversubscription))
+    size, nic_Bps = (cluster.tiers[0].size, cluster.tiers[1].bandwidth_Bps) if cluster else (1, NIC_Bps)
+    gpus = {host: [f"{host}/gpu{i}" for i in range(size)] if size > 1 else [host] for host in hosts}
     cables = []
     for name, switch in switches.items():
-        ends = [(node, NIC_Bps, 1) for node in switch.nodes]
+        ends = [(gpu, nic_Bps, 1) for node in switch.nodes for gpu in gpus[node]]
         for child in switch.children:
-            share = below[child] / parents[child]
-            ends.append((child, share * NIC_Bps, max(1, int(share))))
+            nodes, level = below[child]
+            share = nodes * size / parents[child] / ratios.get(level, 1.0)
+            ends.append((child, share * nic_Bps, max(1, int(share))))
         cables += [
             Cable(source=end, target=name, capacity_Bps=rate, latency_s=LATENCY_S, cables=count, place=switch.place)
             for end, rate, count in ends
         ]
-    nodes = [(host, host, place) for host, place in hosts.items()]
+    accelerators = [(gpu, host, place) for host, place in hosts.items() for gpu in gpus[host]]
     above = [(name, switch.place) for name, switch in switches.items()]
-    return networked("SLURM topology", nodes, above, cables, where=where)
+    scale_up_Bps = cluster.tiers[0].bandwidth_Bps if cluster and size > 1 else None
+    return networked("SLURM topology", accelerators, above, cables, where=where, scale_up_Bps=scale_up_Bps)
 
 
 def _conf_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
@@ -85,8 +99,9 @@ def _conf_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
         name = words.get("switchname") or words.get("blockname")
         if name is not None:
             blocks = blocks or "blockname" in words
-            rows.append((name, words.get("nodes", ""), words.get("switches", ""), f"line {number}"))
-        elif line and "blocksizes" not in words:
+            switches = words.get("switches", "")  # beside them, scontrol lists the nodes of all levels below
+            rows.append((name, "" if switches else words.get("nodes", ""), switches, f"line {number}"))
+        elif line and "blocksizes" not in words and "aggregatedblock" not in words:
             remedy = "write it like SwitchName=leaf0 Nodes=node[01-04]"
             raise BadInput(f"{line[:60]!r} names no switch", where=f"{where}: line {number}", remedy=remedy)
     return rows, blocks, where
@@ -149,8 +164,8 @@ def _switches(rows: Iterable[Row], blocks: bool, where: str) -> dict[str, _Switc
     return switches
 
 
-def _accelerators_below(switches: dict[str, _Switch], where: str) -> dict[str, int]:
-    """Accelerators below every switch; the switches must form no cycle."""
+def _nodes_below(switches: dict[str, _Switch], where: str) -> dict[str, tuple[int, int]]:
+    """Nodes below every switch, and its level from the leaves; the switches must form no cycle."""
     for switch in switches.values():
         if unknown := [child for child in switch.children if child not in switches]:
             problem = f"there is no switch {unknown[0]!r}"
@@ -160,13 +175,14 @@ def _accelerators_below(switches: dict[str, _Switch], where: str) -> dict[str, i
     except CycleError as error:
         above = error.args[1][0]
         raise BadInput(f"switch {above!r} is above itself", where=f"{where}: {switches[above].place}") from None
-    below: dict[str, int] = {}
+    below: dict[str, tuple[int, int]] = {}
     for name in order:
         switch = switches[name]
-        below[name] = len(switch.nodes) + sum(below[child] for child in switch.children)
-        if not 1 <= below[name] <= 10**6:
-            problem = "has no nodes below it" if below[name] < 1 else "has too many nodes below it"
+        count = len(switch.nodes) + sum(below[child][0] for child in switch.children)
+        if not 1 <= count <= 10**6:
+            problem = "has no nodes below it" if count < 1 else "has too many nodes below it"
             raise BadInput(f"switch {name!r} {problem}", where=f"{where}: {switch.place}")
+        below[name] = count, max((below[child][1] + 1 for child in switch.children), default=0)
     return below
 
 
@@ -235,20 +251,37 @@ def compress(names: Iterable[str]) -> str:
 
 
 def write(fabric: Fabric) -> str:
-    """A ``topology.yaml`` with one tree over the scale-up domains, which are node0, node1, ...
+    """A ``topology.yaml`` with one tree over the scale-up domains, which are nodes; unnamed ones are node0, ...
 
     Raises:
         Unsupported: some domain hangs at no switch.
     """
-    domains = np.unique(fabric.domain)
-    members, item = _numbered("node", len(domains)), "nodes"
     lines = ["- topology: weft", "  cluster_default: true", "  tree:", "    switches:"]
-    for level, groups in enumerate(_merged(fabric, np.searchsorted(domains, fabric.domain).tolist()), start=1):
+    for name, item, below in _tree(fabric):
+        lines += [f"    - switch: {name}", f"      {item}: {below}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_conf(fabric: Fabric) -> str:
+    """The same tree as a ``topology.conf``."""
+    keys = {"nodes": "Nodes", "children": "Switches"}
+    return "".join(f"SwitchName={name} {keys[item]}={below}\n" for name, item, below in _tree(fabric))
+
+
+def _tree(fabric: Fabric) -> Iterator[tuple[str, str, str]]:
+    """Every switch, from the leaves: its name, "nodes" or "children", and a host list of them."""
+    domains, inverse = np.unique(fabric.domain, return_inverse=True)
+    devices: dict[int, set[str]] = defaultdict(set)
+    for domain, end in zip(inverse.tolist(), ends_of_accelerators(fabric), strict=True):
+        devices[domain].add(end.device)
+    numbered = _numbered("node", len(domains))
+    members = [min(devices[i]) if len(devices[i]) == 1 else name for i, name in enumerate(numbered)]
+    item = "nodes"
+    for level, groups in enumerate(_merged(fabric, inverse.tolist()), start=1):
         names = _numbered(role_of_level(level) + (str(level) if level > 3 else ""), len(groups))
         for name, group in zip(names, groups, strict=True):
-            lines += [f"    - switch: {name}", f"      {item}: {compress(members[i] for i in group)}"]
+            yield name, item, compress(members[i] for i in group)
         members, item = names, "children"
-    return "\n".join(lines) + "\n"
 
 
 def _numbered(name: str, count: int) -> list[str]:

@@ -132,10 +132,9 @@ def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
     """How to start a job on its hosts: commands, and files to copy."""
     options = f"--arrangement {quote(file)} --job {quote(row['name'])}"
     name = row["name"].replace("/", "-")
-    hosts = f"SLURM_HOSTFILE={quote(f'{name}-files/slurm_hostfile')}"
     yield Copied(
         f"weft launch {options} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
-        f"{hosts} {row['slurm']['command']} PROGRAM\n"
+        f"sbatch {quote(f'{name}-files/job.slurm')} PROGRAM\n"
         f"weft simulate {options} --full\n",
         row["name"],
     )
