@@ -18,6 +18,7 @@ from weft.fabric.paths import routes
 from weft.interop import frr
 from weft.interop.plan_paths import ipv4, planned_paths
 from weft.interop.routes_json import routes_of_links
+from weft.routing.plan import route
 from weft.routing.traffic import job_traffic
 
 
@@ -93,10 +94,11 @@ def test_what_routes_by_destination_cannot_pin(planned):
     traffic = job_traffic(source, target, np.ones(2))
     both = [routes(fabric, source, target, seed=seed) for seed in range(20)]
     apart = next(r for r in both if r.links[1] // 2 != r.links[5] // 2 and r.links[2] != r.links[6])
-    with pytest.raises(
-        Unsupported, match=r"flows to accelerator-6 leave leaf-0 by different links -- steer by source"
-    ):
+    with pytest.raises(Unsupported, match=r"flows to accelerator-6 leave leaf-0 by different links -- plan with"):
         frr.write(fabric, traffic, apart)
+    best = route(fabric, traffic, router="destination")
+    for path in planned_paths(fabric, traffic, best):
+        assert followed(fabric, frr.write(fabric, traffic, best), path) == path.links[1:]
 
 
 def test_a_switch_s_configuration(planned):

@@ -53,7 +53,7 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]
                 raise Unsupported(
                     f"flows to {fabric.names[path.target]} leave {fabric.names[node]} by different links",
                     where="FRR",
-                    remedy="steer by source ports (weft route export roce-csv)",
+                    remedy="plan with --router destination, or steer by source ports (roce-csv)",
                 )
     out: dict[int, list[int]] = defaultdict(list)
     for link in np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source >= fabric.accelerators)).tolist():
