@@ -18,6 +18,7 @@ from weft.fabric.paths import routes
 from weft.interop import frr
 from weft.interop.plan_paths import ipv4, planned_paths
 from weft.interop.routes_json import routes_of_links
+from weft.routing.plan import route
 from weft.routing.traffic import job_traffic
 
 
@@ -61,7 +62,7 @@ def test_packets_follow_the_plan(planned, seed, size):
     traffic = job_traffic(source, target, np.ones(size[0]))
     routed = routes(fabric, source, target, seed=seed)
     files = frr.write(fabric, traffic, routed)
-    assert len(files) == fabric.nodes - fabric.accelerators
+    assert len(files) == fabric.nodes - fabric.accelerators + 1
     for path in planned_paths(fabric, traffic, routed):
         assert followed(fabric, files, path) == path.links[1:]
 
@@ -93,10 +94,11 @@ def test_what_routes_by_destination_cannot_pin(planned):
     traffic = job_traffic(source, target, np.ones(2))
     both = [routes(fabric, source, target, seed=seed) for seed in range(20)]
     apart = next(r for r in both if r.links[1] // 2 != r.links[5] // 2 and r.links[2] != r.links[6])
-    with pytest.raises(
-        Unsupported, match=r"flows to accelerator-6 leave leaf-0 by different links -- steer by source"
-    ):
+    with pytest.raises(Unsupported, match=r"flows to accelerator-6 leave leaf-0 by different links -- plan with"):
         frr.write(fabric, traffic, apart)
+    best = route(fabric, traffic, router="destination")
+    for path in planned_paths(fabric, traffic, best):
+        assert followed(fabric, frr.write(fabric, traffic, best), path) == path.links[1:]
 
 
 def test_a_switch_s_configuration(planned):
@@ -114,7 +116,12 @@ def test_every_address_is_of_one_end(count, radix):
     none = np.zeros(0, dtype=np.int64)
     files = frr.write(fabric, job_traffic(none, none, np.zeros(0), jobs=()), routes_of_links(fabric, []))
     found = [ipv4(node) for node in range(fabric.nodes)]
+    nics = {row.split(",")[2]: row.split(",")[3] for row in files[frr.HOSTS].splitlines()[1:]}
+    found += nics
     for far, text in parsed(fabric, files).values():
+        assert {end for end, switch in nics.items() if f" ip address {switch}/31\n" in text} == {
+            end for end, link in far.items() if fabric.target[link] < fabric.accelerators
+        }
         own = re.findall(r"^ ip address (\S+)/31", text, re.MULTILINE)
         assert len(set(own)) == len(far)
         found += own
@@ -147,5 +154,6 @@ def test_frr_accepts_what_is_written(planned, tmp_path):
         return subprocess.run(["vtysh", "-C", "-f", path], capture_output=True, check=False).returncode
 
     files = frr.write(*planned(16, radix=4, down=(40,)))
+    del files[frr.HOSTS]
     assert {name: code(text) for name, text in files.items()} == dict.fromkeys(files, 0)
     assert code(files["leaf-0.conf"].replace("router bgp", "router bpg", 1)) == 2

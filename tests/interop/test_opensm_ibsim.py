@@ -1,6 +1,7 @@
 """The tables of a plan, loaded by OpenSM into a simulated subnet and read back from its switches."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -14,12 +15,12 @@ from weft.interop import opensm
 from weft.interop.ibnetdiscover import read
 from weft.interop.lid_tables import lid_tables
 from weft.interop.opensm import forwarding_tables, read_tables
-from weft.interop.subnet import read_subnet
+from weft.interop.subnet import SWITCH, matched, read_subnet
 from weft.routing import plan as routing
 from weft.routing.traffic import job_traffic
 
 PRELOAD = sorted(Path("/usr").glob("lib*/**/umad2sim/libumad2sim.so"))
-TOOLS = ("ibsim", "opensm", "ibnetdiscover", "dump_fts")
+TOOLS = ("ibsim", "opensm", "ibnetdiscover", "ibtracert", "dump_fts")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PRELOAD or not all(map(shutil.which, TOOLS)), reason="no ibsim or opensm"),
@@ -228,3 +229,54 @@ def test_a_permutation_leaves_no_switch_link_idle(simulator, cables):
     between = (fabric.source >= 36) & (fabric.target >= 36)
     assert between.sum() == 72
     assert (np.bincount(taken.links, minlength=fabric.links)[between] == 1).all()
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one LID per port", "more LIDs per port"])
+def test_every_flow_is_traced_over_its_planned_cable(simulator, both):
+    """Three leaves of 4 hosts, two cables to each of two spines; hosts send to the next leaf, or to both others."""
+    subnet = simulator(2, leaves=3, hosts=4, spines=2)
+    subnet.discovered()
+    subnet.sweep()
+    text = subnet.discovered()
+    fabric = read(text)
+    hosts = np.array([fabric.names.index(f"hca{i}") for i in range(12)])
+    target = np.concatenate([np.roll(hosts, -shift) for shift in ((4, 5, 8) if both else (4,))])
+    traffic = job_traffic(np.tile(hosts, len(target) // 12), target, np.ones(len(target)))
+    best = routing.plan(fabric, traffic)
+    assert best.alpha == pytest.approx(1.0)
+
+    # OpenSM starts with the exported files alone.
+    files = opensm.write(fabric, traffic, best.routes, read_subnet(text))
+    assert ("guid2lid" in files) == both
+    for name, content in files.items():
+        (subnet.folder / ("cache" if name == "guid2lid" else "") / name).write_text(content)
+    assert "file tables configured" in subnet.sweep("-F", "opensm.conf")
+    tables = lid_tables(read_subnet(text), fabric, traffic, best.routes)
+    assert (tables.lmc > 0) == both
+
+    leaving = links_by_port(tables.subnet, fabric)
+    base = {tables.subnet.devices[end.device].name: end.lid for end in tables.subnet.ends}
+    for flow, planned in zip(tables.flows, np.split(best.routes.links, best.routes.indptr[1:-1]), strict=True):
+        trace = subnet.run("ibtracert", str(base[flow.source]), str(flow.dlid))
+        devices, ports = (
+            re.findall(r'"(\w+)"$', trace, re.MULTILINE)[:-1],
+            re.findall(r"^\[(\d+)\]", trace, re.MULTILINE),
+        )
+        taken = [leaving[device, int(port)] for device, port in zip(devices, ports, strict=False)]
+        assert taken == planned.tolist()
+    # All cables carry flows both ways, and LIDs of the rest are spread over them too.
+    between = (fabric.source >= 12) & (fabric.target >= 12)
+    assert (np.bincount(best.routes.links, minlength=fabric.links)[between] > 0).all()
+    dump = entries(subnet.run("dump_fts"))
+    guids = {device.name: device.guid for device in tables.subnet.devices if device.kind == SWITCH}
+    used = {leaving[name, port] for name, guid in guids.items() for port in dump[guid].values() if port}
+    assert set(np.flatnonzero(between).tolist()) <= used
+
+
+def links_by_port(subnet, fabric):
+    """The link that leaves by each port of a device."""
+    match, found = matched(subnet, fabric), {}
+    for link, number in enumerate(match.wires):
+        wire, here = subnet.wires[number], match.device[fabric.source[link]]
+        found[subnet.devices[here].name, wire.port if wire.device == here else wire.other_port] = link
+    return found

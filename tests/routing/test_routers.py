@@ -1,5 +1,7 @@
 """Every router's contract; the paper's greedy against its definition and published figures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.paper_hash import route_paper_ecmp
@@ -250,3 +252,66 @@ def test_the_best_router_is_no_worse_than_greedy(seed, kit):
     best = asked.loads(route_best(asked, 0).routes).max()
     assert best <= plan(fabric, traffic, router="greedy").alpha + 1e-9
     assert best >= closed_bound(asked) - 1e-9
+
+
+def ways_out(fabric, traffic, paths):
+    """The links by which flows to each destination leave each switch."""
+    taken = {}
+    for target, links in zip(traffic.target.tolist(), paths, strict=True):
+        for link in links[1:]:
+            taken.setdefault((target, int(fabric.source[link])), set()).add(link)
+    return taken
+
+
+@pytest.mark.slow_but(8)
+def test_routes_by_destination_leave_a_switch_one_way(network, kit):
+    draw = np.random.default_rng(6)
+    pairs = np.array([draw.choice(network.accelerators, 2, replace=False) for _ in range(60)])
+    traffic = job_traffic(*pairs.T, draw.uniform(1e9, 2e9, 60), queue_pair=np.arange(60), collective=np.arange(60) % 3)
+    found = plan(network, traffic, router="destination", bound="cuts")
+    kit.assert_paths(network, traffic, found.routes)
+    assert {len(links) for links in ways_out(network, traffic, kit.links_of(found.routes)).values()} == {1}
+
+
+@pytest.mark.parametrize("name", ["two tiers", "three tiers", "parallel cables in drawn order"])
+def test_routes_by_destination_are_the_best_trees(name, kit):
+    """Six flows to two hosts on links that are slow between switches: beside every choice of paths that fits."""
+    fabric = kit.ALL[name]
+    hosts = fabric.accelerators
+    slow = np.where((fabric.source >= hosts) & (fabric.target >= hosts), 0.1, 1.0)
+    fabric, ratios = replace(fabric, capacity_Bps=slow * fabric.capacity_Bps), []
+    for seed in range(10):
+        order = np.random.default_rng(seed).permutation(hosts)
+        traffic = job_traffic(order[2:8], order[np.arange(6) % 2], np.full(6, 1e9), collective=np.arange(6) % 2)
+        found = plan(fabric, traffic, router="destination", bound="cuts")
+        ratios.append(found.alpha / least_of_trees(fabric, routing_problem(fabric, traffic), kit))
+    assert ratios == pytest.approx([1.0] * 10)
+
+
+def least_of_trees(fabric, asked, kit):
+    """The least congestion of all choices in which flows to a destination leave each switch by one link."""
+    paths = [kit.listed(asked, flow) for flow in range(len(asked.traffic))]
+    targets, loads, best = asked.traffic.target.tolist(), np.zeros(fabric.links), np.inf
+    taken = {}
+
+    def place(flow):
+        nonlocal best
+        if loads.max() >= best * (1 - 1e-12):
+            return
+        if flow == len(paths):
+            best = loads.max()
+            return
+        for path in map(list, paths[flow]):
+            ways = {(targets[flow], int(fabric.source[link])): link for link in path[1:]}
+            if all(taken.get(key, link) == link for key, link in ways.items()):
+                new = ways.keys() - taken.keys()
+                taken.update(ways)
+                add = asked.demand_Bps[flow] / fabric.capacity_Bps[path]
+                loads[path] += add
+                place(flow + 1)
+                loads[path] -= add
+                for key in new:
+                    del taken[key]
+
+    place(0)
+    return best

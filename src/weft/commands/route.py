@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteAudit, RouteReport
 
-ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray")
+ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "destination", "split", "spray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def route(
 
 PATH_BITS = "path_bits.csv"
 """The file of LIDs that flows are sent to, beside OpenSM's tables."""
-PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
+PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp", "destination")
 """Routers that give every flow one path."""
 
 
@@ -196,6 +196,7 @@ def plan_command(options: RouteOptions, out: RouteOutput) -> None:
     edge-coloring  optimal for equal flows on a Clos
     repair         greedy, then local search; any fabric and demands
     ilp            exact, for small problems
+    destination    one link out of each switch for each destination, as frr writes it
     split          several parts of each flow, each with its path
     spray          every packet on its own path
     """

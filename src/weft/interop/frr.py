@@ -23,10 +23,11 @@ from weft.routing.traffic import JobTraffic
 FIRST_AS = 4_200_000_000
 MOST_PATHS = 64
 LONGEST_NAME = 60
+HOSTS, HOST_COLUMNS = "hosts.csv", ("host", "address", "nic_address", "gateway")
 
 
 def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]:
-    """A configuration for every switch of the scale-out network, by file name.
+    """By file name: a configuration for every switch of the scale-out network, and the addresses of hosts (CSV).
 
     Raises:
         Unsupported: a flow is not on one path, flows to a destination leave a switch by different links, or a link
@@ -52,24 +53,35 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]
                 raise Unsupported(
                     f"flows to {fabric.names[path.target]} leave {fabric.names[node]} by different links",
                     where="FRR",
-                    remedy="steer by source ports (weft route export roce-csv)",
+                    remedy="plan with --router destination, or steer by source ports (roce-csv)",
                 )
     out: dict[int, list[int]] = defaultdict(list)
     for link in np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source >= fabric.accelerators)).tolist():
         out[int(fabric.source[link])].append(link)
     if not out:
         raise BadInput("nothing to write", where="frr", remedy="give a fabric with switches that the kind configures")
-    return {
+    files = {
         f"{names[node]}.conf": "\n".join(_lines(fabric, names, addresses, node, out[node], planned[node])) + "\n"
         for node in sorted(out)
     }
+    return files | {HOSTS: _hosts(fabric, names, addresses)}
+
+
+def _hosts(fabric: Fabric, names: list[str], addresses: list[str]) -> str:
+    """A row for each NIC: the host's address, the NIC's on its cable (/31), and the switch that it sends to."""
+    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators)).tolist()
+    rows = [
+        (names[fabric.source[nic]], ipv4(int(fabric.source[nic])), addresses[nic], addresses[fabric.reverse[nic]])
+        for nic in nics
+    ]
+    return "".join(",".join(row) + "\n" for row in (HOST_COLUMNS, *rows))
 
 
 def _lines(
     fabric: Fabric, names: list[str], addresses: list[str], node: int, links: list[int], planned: dict[int, int]
 ) -> list[str]:
     """The configuration of a switch, by the links that leave it."""
-    lines = ["frr defaults datacenter", f"hostname {names[node]}", "!"]
+    lines = ["frr defaults datacenter", f"hostname {names[node]}", "ip forwarding", "!"]
     lines += ["interface lo", f" ip address {ipv4(node)}/32", "exit", "!"]
     for number, link in enumerate(links, start=1):
         lines += [f"interface eth{number}", f" description {names[fabric.target[link]]}"]
@@ -81,6 +93,8 @@ def _lines(
     lines += [f"ip route {ipv4(target)}/32 {gateway[link]}" for target, link in ways]
     lines += ["!", f"router bgp {FIRST_AS + node}", f" bgp router-id {ipv4(node)}"]
     lines += [" bgp bestpath as-path multipath-relax", " no bgp ebgp-requires-policy"]
+    # A leaf with a static route would send back what a switch above, whose own way is cut, sends it.
+    lines += [" bgp suppress-fib-pending"] if hosts else []
     lines += [" neighbor FABRIC peer-group", " neighbor FABRIC remote-as external"]
     switches = [link for link in links if fabric.target[link] >= fabric.accelerators]
     lines += [f" neighbor {gateway[link]} peer-group FABRIC" for link in switches]

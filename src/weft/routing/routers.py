@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least
 from weft.routing.choice import ENOUGH, PathChoice, ordered
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic
+from weft.routing.ways import Ways
 
 
 def _key(traffic: JobTraffic) -> Ints:
@@ -276,6 +277,65 @@ def route_best(problem: Problem, seed: int) -> RouterResult:
         return route_repaired(problem, seed)
 
 
+def route_by_destination(problem: Problem, seed: int) -> RouterResult:
+    """``auto`` within what tables by destination can do: one link out of each switch for each destination.
+
+    Raises:
+        Unsupported: no path of a flow follows the links that its destination has already.
+    """
+    ways, traffic = problem.ways, problem.traffic
+    # Step 1: flows that enter at one switch for one destination go the same way: route them as one bundle.
+    entry = np.where(ways.first >= 0, problem.fabric.target[ways.first], traffic.source)
+    key = entry * problem.fabric.nodes + traffic.target
+    _, first, bundle = np.unique(key, return_index=True, return_inverse=True)
+    bundles = problem
+    if len(first) == len(key):
+        bundle = np.arange(len(key))
+    else:
+        # A bundle comes from several hosts, whose links leave no choice; the last link is that of all its flows.
+        bounds = {name: getattr(ways, name)[first] for name in (*Ways._fields[3:7], "last")}
+        some = ways._replace(**bounds, first=np.full(len(first), -1, dtype=np.int64))
+        demand = np.bincount(bundle, problem.demand_Bps).astype(np.float64)
+        bundles = replace(problem, traffic=traffic.select(first), ways=some, demand_Bps=demand)
+    result = route_best(bundles, seed).ways
+    assert result is not None
+    # Step 2: bundles meet above, and must go on together from there.
+    up, down = (each[bundle] for each in _as_trees(bundles, *result))
+    return _result(problem, up, down)
+
+
+def _as_trees(problem: Problem, up: Ints, down: Ints) -> tuple[Ints, Ints]:
+    """Ways of which those to one destination leave each switch by one link: largest demand first, a flow that would
+    leave a switch otherwise takes, of its paths that do not, the one with the least highest load."""
+    fabric, ways, up, down = problem.fabric, problem.ways, up.copy(), down.copy()
+    load = problem.loads(problem.routes(up, down))
+    leaving: dict[tuple[int, int], int] = {}
+
+    def links_by(flow: int, a: int, b: int) -> list[int]:
+        return [link for link in (*ways.up[a].tolist(), *ways.down[b].tolist()) if link >= 0]
+
+    def fits(target: int, path: list[int]) -> bool:
+        return all(leaving.get((target, int(fabric.source[link])), link) == link for link in path)
+
+    for flow in ordered(problem).tolist():
+        target, path = int(problem.traffic.target[flow]), links_by(flow, up[flow], down[flow])
+        if not fits(target, path):
+            add = problem.demand_Bps[flow] * problem.inverse
+            load[path] -= add[path]
+            ups = np.arange(ways.up_first[flow], ways.up_end[flow])
+            downs = np.arange(ways.down_first[flow], ways.down_end[flow])
+            pairs = np.argwhere(ways.top[ups][:, None] == ways.top[downs][None, :])
+            every = ((int(ups[a]), int(downs[b])) for a, b in pairs.tolist())
+            open_ = [(links, pair) for pair in every if fits(target, links := links_by(flow, *pair))]
+            if not open_:
+                ends = f"{fabric.names[problem.traffic.source[flow]]} -> {fabric.names[target]}"
+                raise Unsupported(f"{ends} has no path that joins the others", where="--router destination")
+            path, (up[flow], down[flow]) = min(open_, key=lambda each: float((load + add)[each[0]].max(initial=0.0)))
+            load[path] += add[path]
+        leaving |= {(target, int(fabric.source[link])): link for link in path}
+    return up, down
+
+
 Router = Callable[[Problem, int], RouterResult]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
@@ -284,6 +344,7 @@ ROUTERS: dict[str, Router] = {
     "edge-coloring": route_coloured,
     "repair": route_repaired,
     "ilp": route_exact,
+    "destination": route_by_destination,
     "split": route_repaired,
     "spray": route_sprayed,
 }
