@@ -94,7 +94,7 @@ def offered(
     param: click.Parameter, incomplete: str, known: tuple[str, ...], *, file: bool = False
 ) -> list[CompletionItem]:
     """Completions of a word for a shell; a file where one is meant and no name fits."""
-    result = [CompletionItem(one) for one in known if one.startswith(incomplete)]
+    result = [CompletionItem(word) for word in known if word.startswith(incomplete)]
     file = file or any(word in (param.metavar or "") for word in ("FILE", "DIR", "FOLDER"))
     return result or ([CompletionItem(incomplete, type="file")] if file else [])
 
@@ -173,7 +173,7 @@ def takes(**records: type[Options]) -> Callable[[_Command], _Command]:
             names = {one.name for record in records.values() for one in options_of(record)}
             rest = {name: value for name, value in values.items() if name not in names}
             made = {
-                key: record(**{one.name: values[one.name] for one in options_of(record)})
+                key: record(**{option.name: values[option.name] for option in options_of(record)})
                 for key, record in records.items()
             }
             tell_of_compiling()

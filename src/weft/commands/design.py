@@ -173,4 +173,4 @@ def design_command(model: str | None, cluster: str | None, options: DesignOption
         result = design(model, cluster, options, progress=progress)
     report(result, out, drawn=bool(result.designs))
     if not result.designs:
-        raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))
+        raise NothingFeasible("; ".join(f"{rejection.kind}: {rejection.reason}" for rejection in result.rejected))

@@ -128,7 +128,7 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
         told = left_out(replace(options, host_map=None, exclude=()))
         result, fabric = read_wiring(FabricFileHints(where=options.against, **told))
         speed = told["capacity_Bps"]
-        cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in result.cables)
+        cables = tuple(replace(cable, capacity_Bps=cable.capacity_Bps or speed) for cable in result.cables)
         return replace(result, cables=cables), fabric
     if isinstance(options.against, str) and options.cluster is None:
         problem = f"{options.against!r} is not a file, and a kind of network needs --cluster"

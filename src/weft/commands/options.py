@@ -222,7 +222,9 @@ def verb(record: type[Options]) -> Callable[[_Function], _Function]:
 
     def documented(function: _Function) -> _Function:
         shown = inspect.signature(function)
-        own = [one for one in shown.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [
+            parameter for parameter in shown.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         lines = []
         for each in options_of(record):
             lines.append(f"    {each.name}: {each.help}")

@@ -197,7 +197,7 @@ class Trained(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a step."""
-        return [encode(one) for one in self.steps]
+        return [encode(step) for step in self.steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ class DryRun(Result):
     @property
     def equal(self) -> bool:
         """Whether every rank issued exactly what was predicted."""
-        return all(one.equal for one in self.ends)
+        return all(end.equal for end in self.ends)
 
     @property
     def collectives(self) -> tuple[TracedAxes, ...]:
@@ -259,7 +259,7 @@ class DryRun(Result):
         return tuple(rows)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        return [encode(one) for one in self.collectives]
+        return [encode(collective) for collective in self.collectives]
 
 
 @verb(TrainOptions)
@@ -328,7 +328,9 @@ def train(
         steps: tuple[StepRecord, ...] = ()
         if metrics is not None and metrics.is_file():
             records = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-            steps = tuple(StepRecord(**{name: one.get(name) for name in StepRecord.__slots__}) for one in records)
+            steps = tuple(
+                StepRecord(**{name: record.get(name) for name in StepRecord.__slots__}) for record in records
+            )
         ranks: tuple[dict[str, Any], ...] = ()
         if seen is not None and os.path.isfile(seen):
             ranks = tuple(json.loads(Path(seen).read_text(encoding="utf-8"))["ranks"])

@@ -84,7 +84,7 @@ def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Unparsed, ...], str]:
 
     if runs is None:
         return shipped_runs(), SHIPPED
-    if isinstance(runs, list | tuple) and all(isinstance(one, Run | Unparsed) for one in runs):
+    if isinstance(runs, list | tuple) and all(isinstance(run, Run | Unparsed) for run in runs):
         return tuple(runs), "runs"
     path = path_of(runs, "RUNS.csv")
     return read_runs(path), path

@@ -150,7 +150,7 @@ def _renamed(built: Wiring, design: Wiring, names: Mapping[str, str]) -> Wiring:
         return DevicePort(host, port) if slash else DevicePort(full_name, "")
 
     new = {given: end(given) for cable in built.cables for given in cable.ends}
-    cables = tuple(_between(cable, *(new[one] for one in cable.ends)) for cable in built.cables if cable.up)
+    cables = tuple(_between(cable, *(new[end] for end in cable.ends)) for cable in built.cables if cable.up)
     return replace(built, cables=cables, hosts=frozenset(new[one][0] for one in new if one[0] in built.hosts))
 
 

@@ -40,7 +40,7 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
         yield from notes(words.setting(study.job, study.cluster), style="dim")
     if study.against is not None:
         yield from _instead(study)
-    if verbose and any(one.failures for one in study.designs):
+    if verbose and any(design.failures for design in study.designs):
         yield Heading("One component fails")
         yield Table(*_failure_columns(study.designs))
         yield Paragraph(
@@ -48,7 +48,7 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
             " the others, so that the job cannot run on all; else the iteration with traffic going around.",
             indent=2,
         )
-    if any(one.after for one in study.designs):
+    if any(design.after for design in study.designs):
         yield Heading("A whole run, failures counted")
         yield Table(*_after_columns(study.designs))
         yield Paragraph(
@@ -103,8 +103,8 @@ def purchase(study: DesignStudy) -> str:
 
 def _name(design: Design, designs: Sequence[Design]) -> str:
     """A network, with its domain and batch where these differ."""
-    domain = f" with domains of {design.domain}" if len({one.domain for one in designs}) > 1 else ""
-    batch = f" at batch {design.global_batch:,}" if len({one.global_batch for one in designs}) > 1 else ""
+    domain = f" with domains of {design.domain}" if len({design.domain for design in designs}) > 1 else ""
+    batch = f" at batch {design.global_batch:,}" if len({design.global_batch for design in designs}) > 1 else ""
     return f"{design.kind}{domain}{batch}"
 
 
@@ -139,42 +139,42 @@ CLOSED = f" closed form: iteration time if flows do not meet; nothing was simula
 
 
 def _simulated(study: DesignStudy) -> bool:
-    return any(one.simulated_s is not None for one in study.designs)
+    return any(design.simulated_s is not None for design in study.designs)
 
 
 def _sprayed(study: DesignStudy) -> bool:
-    return any(one.sprayed_s is not None for one in study.designs)
+    return any(design.sprayed_s is not None for design in study.designs)
 
 
 def _columns(study: DesignStudy) -> list[Column]:
     rows = study.designs
-    batches, domains = ({getattr(one, name) for one in rows} for name in ("global_batch", "domain"))
+    batches, domains = ({getattr(row, name) for row in rows} for name in ("global_batch", "domain"))
     columns = [
         Column(
             "network", [f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)], left=True
         ),
-        Column("domain", [str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
-        Column("switches", [f"{one.bill.switches:,}" for one in rows]),
-        Column("optics", [f"{one.bill.transceivers:,}" for one in rows], drop=3),
-        Column("k$ out", [f"{one.bill.usd / 1e3:,.0f}" for one in rows], front=True),
-        Column("kW", [f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
-        Column("closed form", [format_seconds(one.closed_form_s) for one in rows], drop=1),
-        Column("tok/s/$", [rate_words(one.tokens_per_s_usd) for one in rows]),
+        Column("domain", [str(row.domain) for row in rows], drop=5 if len(domains) == 1 else 0),
+        Column("switches", [f"{row.bill.switches:,}" for row in rows]),
+        Column("optics", [f"{row.bill.transceivers:,}" for row in rows], drop=3),
+        Column("k$ out", [f"{row.bill.usd / 1e3:,.0f}" for row in rows], front=True),
+        Column("kW", [f"{row.bill.watts / 1e3:,.0f}" for row in rows], drop=2),
+        Column("closed form", [format_seconds(row.closed_form_s) for row in rows], drop=1),
+        Column("tok/s/$", [rate_words(row.tokens_per_s_usd) for row in rows]),
     ]
-    if any(one.scale_up_usd for one in rows):
-        cells = [f"{one.scale_up_usd / 1e3:,.0f}" if one.scale_up_usd else "-" for one in rows]
+    if any(row.scale_up_usd for row in rows):
+        cells = [f"{row.scale_up_usd / 1e3:,.0f}" if row.scale_up_usd else "-" for row in rows]
         columns.insert(5, Column("k$ up", cells))
     if _simulated(study):
         name = "hashed" if _sprayed(study) else "simulated"
-        columns.insert(-1, Column(name, [_seconds(one.simulated_s) for one in rows], front=True))
+        columns.insert(-1, Column(name, [_seconds(row.simulated_s) for row in rows], front=True))
     if _sprayed(study):
-        columns.insert(-1, Column("sprayed", [_seconds(one.sprayed_s) for one in rows], front=True))
-    if any(one.one_domain_s for one in rows):
-        columns.append(Column("1 domain", [_longer(one.over_one_domain) for one in rows]))
+        columns.insert(-1, Column("sprayed", [_seconds(row.sprayed_s) for row in rows], front=True))
+    if any(row.one_domain_s for row in rows):
+        columns.append(Column("1 domain", [_longer(row.over_one_domain) for row in rows]))
     if _simulated(study):
-        columns.append(Column("beyond leaf", [_bytes(one.spine_bytes) for one in rows], drop=4))
+        columns.append(Column("beyond leaf", [_bytes(row.spine_bytes) for row in rows], drop=4))
     if len(batches) > 1:
-        columns.insert(2, Column("batch", [f"{one.global_batch:,}" for one in rows]))
+        columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     return columns
 
 
@@ -182,16 +182,16 @@ def _instead(study: DesignStudy) -> Iterator[Block]:
     rows = study.instead
     yield Heading(f"In place of {study.against}; $: {study.prices.contents}")
     columns = [
-        Column("network", [one.kind for one in rows], left=True),
-        Column("domain", [str(one.domain) for one in rows]),
-        Column("switches", [_less(one.switches_saved) for one in rows]),
-        Column("optics", [_less(one.transceivers_saved) for one in rows]),
-        Column("$ out", [_less(one.usd_saved_share) for one in rows]),
-        Column("k$ saved", [f"{one.usd_saved / 1e3:,.0f}" for one in rows]),
-        Column("iteration", [_longer(one.longer) for one in rows]),
+        Column("network", [row.kind for row in rows], left=True),
+        Column("domain", [str(row.domain) for row in rows]),
+        Column("switches", [_less(row.switches_saved) for row in rows]),
+        Column("optics", [_less(row.transceivers_saved) for row in rows]),
+        Column("$ out", [_less(row.usd_saved_share) for row in rows]),
+        Column("k$ saved", [f"{row.usd_saved / 1e3:,.0f}" for row in rows]),
+        Column("iteration", [_longer(row.longer) for row in rows]),
     ]
-    if len({one.global_batch for one in rows}) > 1:
-        columns.insert(2, Column("batch", [f"{one.global_batch:,}" for one in rows]))
+    if len({row.global_batch for row in rows}) > 1:
+        columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     yield Table(*columns)
 
 
@@ -231,7 +231,7 @@ def _failure_columns(designs: Sequence[Design]) -> list[Column]:
 
 
 def _after_columns(designs: Sequence[Design]) -> list[Column]:
-    rows = [(one, one.after) for one in designs if one.after]
+    rows = [(design, design.after) for design in designs if design.after]
     return [
         Column("network", [one.kind for one, _ in rows], left=True),
         Column("domain", [str(one.domain) for one, _ in rows]),

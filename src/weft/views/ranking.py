@@ -116,32 +116,32 @@ def degrees(estimates: Sequence[Estimate]) -> list[Column]:
         [str(rank) for rank in range(1, len(estimates) + 1)],
         values=[format_layout(estimate.layout) for estimate in estimates],
     )
-    degrees = [Column(short, [str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
+    degrees = [Column(short, [str(_degree(estimate, name)) for estimate in estimates]) for short, name in DEGREES]
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 
 
 def settings(estimates: Sequence[Estimate]) -> list[Column]:
     """What layouts are beside their degrees; narrow tables drop them last, so that rows can be reproduced."""
-    layouts = [one.layout for one in estimates]
+    layouts = [estimate.layout for estimate in estimates]
     return [
         Column("mbs", [str(layout.micro_batch) for layout in layouts], drop=1),
-        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("schedule", [words.schedule_words(layout) for layout in layouts], drop=3, left=True),
         Column("zero", [words.zero_words(layout) for layout in layouts], drop=5),
-        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column("options", [words.option_words(one) for one in layouts], drop=6, left=True),
+        Column("recompute", [words.recompute_words(layout) for layout in layouts], drop=4, left=True),
+        Column("options", [words.option_words(layout) for layout in layouts], drop=6, left=True),
     ]
 
 
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
     """Time, MFU, memory and losses of layouts; ``ties`` come after the time."""
     return [
-        Column("time", [format_seconds(one.iteration_s) for one in estimates], front=True),
+        Column("time", [format_seconds(estimate.iteration_s) for estimate in estimates], front=True),
         *ties,
-        Column("MFU", [f"{one.mfu:.1%}" for one in estimates], front=True),
-        Column("TF/s", [f"{one.model_tflops:.0f}" for one in estimates], drop=8),
-        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
-        Column("largest losses", [_losses(one, 2) for one in estimates], drop=7, left=True),
-        Column("tokens/s", [f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
+        Column("MFU", [f"{estimate.mfu:.1%}" for estimate in estimates], front=True),
+        Column("TF/s", [f"{estimate.model_tflops:.0f}" for estimate in estimates], drop=8),
+        Column("mem GiB", [f"{estimate.memory_bytes / 2**30:.1f}" for estimate in estimates], front=True),
+        Column("largest losses", [_losses(estimate, 2) for estimate in estimates], drop=7, left=True),
+        Column("tokens/s", [f"{estimate.tokens_per_s:,.0f}" for estimate in estimates], drop=9),
     ]
 
 
@@ -210,23 +210,23 @@ def _choice_sentence(plan: NetworkPlan) -> str:
 
 
 def _network_columns(plan: NetworkPlan) -> list[Column]:
-    layouts = [one.layout for one in plan.layouts]
-    orders = [_order_words(one) for one in layouts]
+    layouts = [layout.layout for layout in plan.layouts]
+    orders = [_order_words(layout) for layout in layouts]
     columns = [
         Column("#", [str(rank) for rank in range(1, len(layouts) + 1)]),
-        Column("layout", [format_degrees(one) for one in layouts], left=True),
+        Column("layout", [format_degrees(layout) for layout in layouts], left=True),
         Column("order", orders, left=True, drop=5),
-        Column("mbs", [str(one.micro_batch) for one in layouts], drop=2),
-        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column("mbs", [str(layout.micro_batch) for layout in layouts], drop=2),
+        Column("schedule", [words.schedule_words(layout) for layout in layouts], drop=3, left=True),
+        Column("recompute", [words.recompute_words(layout) for layout in layouts], drop=4, left=True),
         Column("simulated", [format_seconds(row.iteration_s) for row in plan.ranked]),
-        Column("closed form", [format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
-        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
+        Column("closed form", [format_seconds(layout.iteration_s) for layout in plan.layouts], drop=1),
+        Column("mem GiB", [f"{layout.memory_bytes / 2**30:.1f}" for layout in plan.layouts], drop=6),
     ]
     return [
         column
         for column in columns
-        if column.heading != "order" or {one.order for one in layouts} != {plan.space.order}
+        if column.heading != "order" or {layout.order for layout in layouts} != {plan.space.order}
     ]
 
 

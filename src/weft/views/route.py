@@ -272,8 +272,8 @@ class DecisionLine(Document):
     def changes(self) -> tuple[ChangedLink, ...]:
         names = self.fabric.names
         return tuple(
-            ChangedLink(ends=tuple(names[node] for node in one.ends), kind=one.kind, value=one.value)
-            for one in self.decision.changes
+            ChangedLink(ends=tuple(names[node] for node in change.ends), kind=change.kind, value=change.value)
+            for change in self.decision.changes
         )
 
     @property

@@ -280,17 +280,17 @@ def cluster_file(result: Described, *, constants: str | None) -> str:
 
 def _axis(result: Described, axis: str) -> Iterator[Block]:
     samples = result.measured.of(axis)
-    lines = [result.line(one.axis, one.kind) for one in samples]
+    lines = [result.line(sample.axis, sample.kind) for sample in samples]
     fits = [format_seconds(line.seconds(one.bytes)) for one, line in zip(samples, lines, strict=True)]
     yield Heading(f"{words.axis_words((axis,))}: {samples[0].ranks} ranks")
     first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
     kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
     yield Table(
         Column("collective", kinds, left=True),
-        Column("size", [format_bytes(one.bytes, least=1.0) for one in samples]),
-        Column("time", [format_seconds(one.seconds) for one in samples]),
-        Column("algbw", [format_si(one.bytes / one.seconds, "B/s") for one in samples]),
-        Column("busbw", [format_si(result.bus_Bps(one), "B/s") for one in samples]),
+        Column("size", [format_bytes(sample.bytes, least=1.0) for sample in samples]),
+        Column("time", [format_seconds(sample.seconds) for sample in samples]),
+        Column("algbw", [format_si(sample.bytes / sample.seconds, "B/s") for sample in samples]),
+        Column("busbw", [format_si(result.bus_Bps(sample), "B/s") for sample in samples]),
         Column("fit", fits, drop=1),
     )
 
@@ -325,12 +325,12 @@ def _products(result: Described) -> Iterator[Block]:
     first = [i == 0 or products[i - 1].precision != one.precision for i, one in enumerate(products)]
     names = [one.precision if new else "" for one, new in zip(products, first, strict=True)]
     peaks = result.cluster.accelerator
-    shares = [one.achieved_flops / peaks.peak_flops(one.precision) for one in products]
+    shares = [product.achieved_flops / peaks.peak_flops(product.precision) for product in products]
     yield Table(
         Column("precision", names, left=True),
-        *(Column(side, [f"{getattr(one, side):,}" for one in products]) for side in ("m", "n", "k")),
-        Column("time", [format_seconds(one.seconds) for one in products]),
-        Column("achieved", [format_si(one.achieved_flops, "FLOP/s") for one in products]),
+        *(Column(side, [f"{getattr(product, side):,}" for product in products]) for side in ("m", "n", "k")),
+        Column("time", [format_seconds(product.seconds) for product in products]),
+        Column("achieved", [format_si(product.achieved_flops, "FLOP/s") for product in products]),
         Column("of the best", [f"{share:.0%}" for share in shares], drop=1),
     )
     made = result.kernels

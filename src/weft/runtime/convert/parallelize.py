@@ -253,7 +253,7 @@ def _is_easy(roles: Mapping[str, Role]) -> bool:
 def _check_plain(model: nn.Module) -> None:
     """Nothing of it has been converted before."""
     kinds = (*model.modules(), *model.parameters())
-    if any(isinstance(one, Converted | Replicated) for one in kinds):
+    if any(isinstance(kind, Converted | Replicated) for kind in kinds):
         raise BadInput(
             "has been parallelized already", where=type(model).__name__, remedy="call prepare once, on the plain model"
         )
@@ -556,7 +556,7 @@ class _Known:
 
 def _known(model: nn.Module) -> _Known:
     """Names of a model that has been parallelized."""
-    machines = [one.machine for one in model.parameters() if isinstance(one, Replicated)]
+    machines = [parameter.machine for parameter in model.parameters() if isinstance(parameter, Replicated)]
     for name, module in model.named_modules():
         if isinstance(module, Converted):
             machines.append(module.machine)

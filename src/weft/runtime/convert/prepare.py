@@ -101,7 +101,7 @@ def prepare(
             )
         return _built_in(model, degrees, micro_batch, optimizer, precision, compile)
     if precision is None:
-        precision = "fp64" if any(one.dtype == torch.float64 for one in model.parameters()) else "fp32"
+        precision = "fp64" if any(parameter.dtype == torch.float64 for parameter in model.parameters()) else "fp32"
     machine = Machine.of(Grid.of(degrees, _device()), precision=Precision.of(precision))
     roles = _roles(model, machine, plan)
     easy = all(isinstance(role, Easy | Whole) for role in roles.values())
@@ -232,7 +232,7 @@ class Step:
                 remedy="give (inputs, targets); for a language model targets are the next tokens",
             )
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        lengths = sorted({len(one) if one.ndim else 0 for one in tensors})
+        lengths = sorted({len(tensor) if tensor.ndim else 0 for tensor in tensors})
         if len(lengths) != 1 or not lengths[0]:
             raise BadInput(
                 f"its tensors have {' or '.join(map(str, lengths)) or 'no'} rows",

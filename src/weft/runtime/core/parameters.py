@@ -374,7 +374,7 @@ def holdings(model: nn.Module) -> list[Holding]:
         BadInput: a parameter that no Weft module made.
     """
     result = [module.holding() for module in model.modules() if isinstance(module, Matrix | Vector)]
-    result += [one.holding() for one in model.parameters() if isinstance(one, Replicated)]
+    result += [parameter.holding() for parameter in model.parameters() if isinstance(parameter, Replicated)]
     known = {id(holding.parameter) for holding in result}
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
@@ -476,7 +476,7 @@ def differing(machine: Machine, values: Mapping[str, Tensor], *axes: str) -> lis
     """Names of what is not the same on all ranks along some axes; every rank there calls it with all names."""
     if machine.grid.size(*axes) == 1 or not values or not machine.grid.runs:
         return []
-    sums = torch.tensor([_bits(one) for one in values.values()], dtype=torch.int64, device=machine.grid.device)
+    sums = torch.tensor([_bits(value) for value in values.values()], dtype=torch.int64, device=machine.grid.device)
     ends = torch.cat([sums, -sums])
     machine.collectives.all_reduce(ends, *axes, op=dist.ReduceOp.MIN).wait()
     least, most = ends[: len(sums)], -ends[len(sums) :]

@@ -87,7 +87,7 @@ def _cuts(
         return None
     over = " and ".join(sorted(known[0].axes))
     problem = ""
-    if len({one.axes for one in known}) > 1:
+    if len({cut.axes for cut in known}) > 1:
         problem = "others are split over other axes"
     else:
         try:
@@ -254,7 +254,7 @@ def _operands(
     if name == "einsum":
         return _einsum(args, out)
     if name in _SAME.split() or _is_pointwise(name):
-        return [(one, range(-one.ndim, 0)) for one in tensors], range(-out.ndim, 0)
+        return [(tensor, range(-tensor.ndim, 0)) for tensor in tensors], range(-out.ndim, 0)
     return [(first, range(first.ndim))], _sources(name, args, named, first, out)
 
 

@@ -289,7 +289,7 @@ def shard_corpus(path: str | os.PathLike[str]) -> Corpus:
         files = sorted(one for one in Path(path).iterdir() if one.suffix in SUFFIXES)
     if not files:
         raise BadInput("holds no shards of tokens", where=where, remedy=_REMEDY)
-    tokens = Shards([_mapped(one) for one in files])
+    tokens = Shards([_mapped(file) for file in files])
     if not len(tokens):
         raise BadInput("is empty", where=where, remedy="give tokens")
     sample = sampled(tokens)

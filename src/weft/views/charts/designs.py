@@ -37,12 +37,12 @@ def design_chart(study: DesignStudy) -> Chart:
     Times of different batches do not compare: where several batches were tried, there are only the plots over them."""
     if not study.designs:
         raise BadInput("there is no design to draw", where="chart")
-    domains, batches = ({getattr(one, name) for one in study.designs} for name in ("domain", "global_batch"))
+    domains, batches = ({getattr(design, name) for design in study.designs} for name in ("domain", "global_batch"))
     plots: list[Chart] = [] if len(batches) > 1 else [_trade(study)]
     if len(domains) > 1 or len(batches) > 1:
         plots.append(_over("domain" if len(domains) > 1 else "global_batch", study))
     heading = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
-    simulated = all(one.simulated_s is not None for one in study.designs)
+    simulated = all(design.simulated_s is not None for design in study.designs)
     source = "simulated times" if simulated else "times of the closed form where none was simulated"
     if len(plots) > 1:
         chart: Chart = alt.vconcat(*plots, spacing=36).resolve_scale(color="independent")
@@ -73,15 +73,15 @@ def _cost(study: DesignStudy) -> str:
 
 def _unit(study: DesignStudy) -> tuple[float, str]:
     """Dollars of the unit in which costs are told, and its name."""
-    dearest = max(_usd(one, study) for one in study.designs)
+    dearest = max(_usd(design, study) for design in study.designs)
     return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
 
 
 def _trade(study: DesignStudy) -> Chart:
     """Cost against time, a point a design, and the line of those that no other beats in both."""
-    seconds, (unit, words) = [_seconds(one) for one in study.designs], _unit(study)
+    seconds, (unit, words) = [_seconds(design) for design in study.designs], _unit(study)
     rows: dict[tuple[float, float], dict[str, Any]] = {}
-    alone = len({one.domain for one in study.designs}) == 1
+    alone = len({design.domain for design in study.designs}) == 1
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
             (_usd(one, study), time_s),
@@ -127,8 +127,8 @@ def _trade(study: DesignStudy) -> Chart:
 def _over(across: str, study: DesignStudy) -> Chart:
     """Speed and cost over domain sizes or batches: a line a network (and batch)."""
     unit, words = _unit(study)
-    several = across == "domain" and len({one.global_batch for one in study.designs}) > 1
-    names = [f"{one.kind}, batch {one.global_batch:,}" if several else one.kind for one in study.designs]
+    several = across == "domain" and len({design.global_batch for design in study.designs}) > 1
+    names = [f"{design.kind}, batch {design.global_batch:,}" if several else design.kind for design in study.designs]
     lines = list(dict.fromkeys(names))
     # Lines that coincide are nested: what is drawn later is narrower.
     wide = {line: 2.0 + 1.5 * min(later, 4) for later, line in enumerate(reversed(lines))}
@@ -147,9 +147,9 @@ def _over(across: str, study: DesignStudy) -> Chart:
     ]
     rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
     whole = {
-        one.global_batch: one.tokens_per_s * one.iteration_s / one.one_domain_s / 1e6
-        for one in study.designs
-        if one.one_domain_s and across == "domain"
+        design.global_batch: design.tokens_per_s * design.iteration_s / design.one_domain_s / 1e6
+        for design in study.designs
+        if design.one_domain_s and across == "domain"
     }
     places = sorted({row["at"] for row in rows})
     x = alt.X(
@@ -174,7 +174,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
 
 def _one_domain(speeds: list[float], y: alt.Y) -> list[alt.Chart]:
     """Dashed lines at the speeds that all accelerators in one domain would reach, each batch one."""
-    base = alt.Chart(data({"speed": one, "words": "one domain"} for one in speeds)).encode(y=y)
+    base = alt.Chart(data({"speed": speed, "words": "one domain"} for speed in speeds)).encode(y=y)
     words = base.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=MUTED)
     return [
         base.mark_rule(strokeDash=[5, 4], color=MUTED, strokeWidth=1.5),

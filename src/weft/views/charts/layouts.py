@@ -55,8 +55,8 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
 
 def _time(estimates: Sequence[Estimate]) -> Chart:
     return _bars(
-        parts=[[(part.name, part.value) for part in one.time] for one in estimates],
-        ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
+        parts=[[(part.name, part.value) for part in estimate.time] for estimate in estimates],
+        ends=[f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}" for estimate in estimates],
         marks=(),
         title="time of an iteration (s)",
         unit="s",
@@ -66,9 +66,11 @@ def _time(estimates: Sequence[Estimate]) -> Chart:
 
 def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
     return _bars(
-        parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
-        ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
-        marks=[one.capacity_bytes / 2**30 for one in estimates],
+        parts=[[(part.name, part.value / 2**30) for part in estimate.memory] for estimate in estimates],
+        ends=[
+            f"{estimate.memory_bytes / 2**30:.1f} of {format_bytes(estimate.capacity_bytes)}" for estimate in estimates
+        ],
+        marks=[estimate.capacity_bytes / 2**30 for estimate in estimates],
         title="memory of the fullest stage (GiB)",
         unit="GiB",
         width=width,
@@ -161,7 +163,7 @@ def _bars(
 
 def pareto_chart(plan: Plan) -> Chart:
     """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time."""
-    shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
+    shown = [point for point in plan.pareto if point.iteration_s <= 2 * plan.pareto[0].iteration_s]
     if not shown:
         raise BadInput("there is no layout to draw", where="chart")
     width, height = 640, 420
@@ -217,7 +219,7 @@ def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.C
 def comparison_chart(result: Comparison) -> Chart:
     """A waterfall for each side held against the first."""
     first = result.sides[0].label
-    falls = [_difference(first, one) for one in result.differences]
+    falls = [_difference(first, difference) for difference in result.differences]
     chart = alt.vconcat(*falls, spacing=34).resolve_scale(x="independent", y="independent")
     tokens = format_count(result.sides[0].job.recipe.tokens)
     title = f"What makes the difference from {first}"
@@ -228,8 +230,8 @@ def comparison_chart(result: Comparison) -> Chart:
 
 def _difference(first: str, difference: Difference) -> Chart:
     """The bars of one side: the first's time, every part that differs, the side's time."""
-    before, after = (sum(getattr(one, name) for one in difference.time) for name in ("before", "after"))
-    worth = [one for one in difference.time if abs(one.difference) > WORTH * max(before, after)]
+    before, after = (sum(getattr(part, name) for part in difference.time) for name in ("before", "after"))
+    worth = [part for part in difference.time if abs(part.difference) > WORTH * max(before, after)]
     steps = [(PARTS[one.part].label, one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
     rest = after - before - sum(value for _, value in steps)
     if abs(rest) > 1e-6 * max(before, after):

@@ -63,7 +63,7 @@ def sweep_chart(
     if not 0 < len(kept) <= MOST_ROWS:
         remedy = f"choose 1 to {MOST_ROWS:,} rows with --where" if kept else "choose columns that have values"
         raise BadInput(f"{len(kept):,} rows have values to draw", where="--chart", remedy=remedy)
-    beside = [one for one in axes if one not in names and len({row[one] for row in kept}) > 1]
+    beside = [axis for axis in axes if axis not in names and len({row[axis] for row in kept}) > 1]
     numbers = columns[x] in (int, float)
     table = [
         {

@@ -27,7 +27,9 @@ def validation_chart(result: Validation) -> Chart:
     The scatter has logarithmic axes, the diagonal and a band of 10 % around it.  The bars span the signed errors of
     ``COVERED`` of a family's runs, as many left out below as above; the point is the median.
     """
-    names = {one.family: f"{one.family} ({one.predicted})" for one in result.families if one.mape is not None}
+    names = {
+        family.family: f"{family.family} ({family.predicted})" for family in result.families if family.mape is not None
+    }
     families = list(names.values())
     shapes = alt.Scale(domain=families, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(families))])
     look: dict[str, Any] = {"color": colours("family", families)}
