@@ -302,12 +302,13 @@ def _queued(
         if len(same) > 1:
             problem = f"SLURM's jobs {same[0].number} and {same[1].number} are both called {entry.name}"
             raise BadInput(problem, where=place, remedy="rename one, or give the hosts of the one that is meant")
-        for job in same:
-            if not job.nodes and not job.count:
+        if same:
+            job, size = same[0], entry.accelerators or same[0].count * cluster.tiers[0].size
+            if not size:
                 problem = f"SLURM's job {job.number} ({job.name}) does not say how many nodes it needs"
-                raise BadInput(problem, where=place, remedy=f"give accelerators or a layout in jobs[{number}]")
-            size = entry.accelerators or job.count * cluster.tiers[0].size
-            entry = replace(entry, hosts=job.nodes or None, accelerators=size)
+                raise BadInput(problem, where=place, remedy=f"give accelerators in jobs[{number}]")
+            may = entry.may if job.nodes else None  # what waits may go anywhere
+            entry = replace(entry, hosts=job.nodes or None, accelerators=size, may=may)
         entries.append(entry)
     stay = {host for entry in entries if entry.may != "move" for host in entry.hosts or ()}
     known = {entry.name for entry in entries}
