@@ -58,7 +58,7 @@ def names(site, number):
 
 
 def test_jobs_have_the_hosts_and_the_size_that_slurm_says(site):
-    found = site(A | {"may": "reorder"}, B)
+    found = site(A | {"may": "reorder"}, B | {"may": "reorder"})
     assert found.host_names == tuple(f"n{i}" for i in range(1, 9))
     assert (names(found, 0), found.jobs[0].may) == (["n3", "n5"], "reorder")
     assert (found.jobs[1].hosts, found.jobs[1].may, found.jobs[1].layout.world) == ((), "move", 16)
@@ -86,6 +86,11 @@ def test_a_job_may_be_unknown_to_slurm_or_name_its_hosts_in_rank_order(site):
     found = site(A | {"hosts": ["n5", "n3"]}, {"name": "new", "layout": "tp=8,dp=3"})
     assert names(found, 0) == ["n5", "n3"]
     assert found.jobs[1].domains == 3
+
+
+def test_the_site_may_say_how_large_a_job_is(site):
+    found = site(B | {"accelerators": 8}, jobs=[job(2, "b", "PENDING")])
+    assert (found.jobs[0].domains, found.jobs[0].layout.world) == (1, 8)
 
 
 def test_nodes_that_slurm_does_not_list_are_missing(site, tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import weft
+from weft.commands.launch import arranged_arguments
 from weft.errors import BadInput
 from weft.interop.launch import launch_arguments
 from weft.interop.slurm import arranged
@@ -64,3 +65,20 @@ def test_an_arranged_job_starts_on_its_hosts_in_their_order(tmp_path):
 def test_names_that_no_host_has_are_refused(name):
     with pytest.raises(BadInput, match="not a name for hosts"):
         arranged("job", [name], 1, {}, "list")
+
+
+def test_the_script_of_an_arrangement_trains_its_job_there(arranged_site, tmp_path):
+    path = tmp_path / "arranged.json"
+    path.write_text(arranged_site.to_json())
+    with pytest.raises(BadInput, match="--files FOLDER"):
+        arranged_arguments("slurm", str(path), "running")
+    arguments, _ = arranged_arguments("slurm", str(path), "running", start_at="1e9", folder=str(tmp_path / "files"))
+    hosts = (tmp_path / "files" / "slurm_hostfile").read_text().split()
+    _, *words = started(arguments.text, tmp_path, "--data", "x")
+    assert words[2:4] == ["--nodes=4", "--ntasks=32"]
+    assert words[4:] == [
+        *("weft", "train", "--arrangement", str(path), "--job", "running", "--start-at", "1e9", "--device", "cuda"),
+        *("--out", str(tmp_path / "files" / "run"), "--save-every", "100", "--steps", "1000", "--data", "x"),
+    ]
+    assert (tmp_path / "files" / "job.slurm").read_text().splitlines()[:12] == arguments.text.splitlines()[:12]
+    assert f"MASTER_ADDR={hosts[0]} " in arguments.text

@@ -90,37 +90,32 @@ class Slurm:
         (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
         (folder / "topology.conf").write_text(topology)
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
-        files = {
-            "socket": "munge",
-            "key-file": "key",
-            "log-file": "munge.log",
-            "pid-file": "munge.pid",
-            "seed-file": "seed",
-        }
-        self.start("munged", "--foreground", "--force", *(f"--{key}={folder / name}" for key, name in files.items()))
-        until((folder / "munge").exists, "munged does not start")
 
     def start(self, *command):
         with open(self.folder / f"daemon-{len(self.daemons)}.out", "wb") as log:
             self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
 
     def open(self):
+        files = {"socket": "munge", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
+        options = (f"--{name}={self.folder / file}" for name, file in files.items())
+        self.start("munged", "--foreground", "--force", *options)
+        until((self.folder / "munge").exists, "munged does not start")
         self.start("slurmctld", "-D", "-c")
         for node in NODES:
             self.start("slurmd", "-D", "-N", node)
         until(lambda: sum(self.nodes().values()) == len(NODES), "nodes do not come up")
 
     def close(self):
-        subprocess.run(["scancel", "--user=root"], env=self.environment, check=False, timeout=60)
-        until(lambda: not self.run("squeue", "--noheader"), "jobs do not end")
-        for daemon in reversed(self.daemons):
-            daemon.terminate()
-        for daemon in self.daemons:
-            try:
-                daemon.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        try:
+            self.run("scancel", "--user=root")
+            until(lambda: not self.run("squeue", "--noheader"), "jobs do not end")
+        finally:
+            for daemon in reversed(self.daemons):
+                daemon.terminate()
+                try:
+                    daemon.wait(timeout=30)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
 
     def run(self, *command, **more):
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, **more)

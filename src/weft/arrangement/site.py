@@ -27,7 +27,7 @@ from weft.fabric.catalogue import default_kind, for_cluster
 from weft.fabric.placement import host_names
 from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
-from weft.interop.slurm_queue import read_queue
+from weft.interop import slurm_queue
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, parse_layout
@@ -290,26 +290,30 @@ def _queued(
     place = f"{where}: slurm"
     if beside is None:
         raise BadInput("names files, but files are not read here", where=place, remedy="give hosts and jobs instead")
-    queue = read_queue([_beside(path, beside) for path in file.slurm])
-    if queue.nodes and queue.nodes.keys().isdisjoint(names):
-        raise UnknownName("host", next(iter(queue.nodes)), names, where=place)
+    paths = [_beside(path, beside) for path in file.slurm]
+    parts = [slurm_queue.read(read_text(path, where=path), where=path) for path in paths]
+    queue = [job for part in parts for job in part.jobs]
+    nodes = {name: up for part in parts for name, up in part.nodes.items()}
+    if nodes and nodes.keys().isdisjoint(names):
+        raise UnknownName("host", next(iter(nodes)), names, where=place)
     entries = []
     for number, entry in enumerate(file.jobs):
-        same = [job for job in queue.jobs if job.name == entry.name] if entry.hosts is None else []
+        same = [job for job in queue if job.name == entry.name] if entry.hosts is None else []
         if len(same) > 1:
             problem = f"SLURM's jobs {same[0].number} and {same[1].number} are both called {entry.name}"
             raise BadInput(problem, where=place, remedy="rename one, or give the hosts of the one that is meant")
-        for job in same:
-            if not job.nodes and not job.count:
+        if same:
+            job, size = same[0], entry.accelerators or same[0].count * cluster.tiers[0].size
+            if not size:
                 problem = f"SLURM's job {job.number} ({job.name}) does not say how many nodes it needs"
-                raise BadInput(problem, where=place, remedy=f"give accelerators or a layout in jobs[{number}]")
-            size = entry.accelerators or job.count * cluster.tiers[0].size
-            entry = replace(entry, hosts=job.nodes or None, accelerators=size)
+                raise BadInput(problem, where=place, remedy=f"give accelerators in jobs[{number}]")
+            may = entry.may if job.nodes else None  # what waits may go anywhere
+            entry = replace(entry, hosts=job.nodes or None, accelerators=size, may=may)
         entries.append(entry)
     stay = {host for entry in entries if entry.may != "move" for host in entry.hosts or ()}
     known = {entry.name for entry in entries}
-    taken = {node for job in queue.jobs if job.name not in known for node in job.nodes}
-    up = {name for name in names if queue.nodes.get(name, not queue.nodes)} - taken | stay
+    taken = {node for job in queue if job.name not in known for node in job.nodes}
+    up = {name for name in names if nodes.get(name, not nodes)} - taken | stay
     return tuple(entries), tuple(of_site and name in up for name, of_site in zip(names, usable, strict=True))
 
 

@@ -40,12 +40,12 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
         settings += (
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
-    texts["nccl.env"], texts[SCRIPT] = settings, batch_script(bundle, number, place)
+    texts["nccl.env"], texts[SCRIPT] = settings, job_script(bundle, number, place)
     write_folder(folder, {name: text.encode() for name, text in texts.items()})
     return tuple(str(place / name) for name in texts)
 
 
-def batch_script(bundle: Bundle, number: int, folder: Path, **command: str) -> str:
+def job_script(bundle: Bundle, number: int, folder: Path, **command: str) -> str:
     """A script for ``sbatch`` that starts a job's ranks where they are arranged; its files are in the folder."""
     from weft.interop.slurm import arranged
 
@@ -83,7 +83,7 @@ def arranged_arguments(
         options = {"--arrangement": os.path.abspath(path), "--job": job.name}
         options |= {} if start_at is None else {"--start-at": start_at}
         command = training("", options, out=str(place / "run"))
-        arguments = replace(arguments, text=batch_script(bundle, number, place, command=command))
+        arguments = replace(arguments, text=job_script(bundle, number, place, command=command))
     notes = [f"hosts in rank order: {' '.join(site.host_names[host] for host in bundle.choice.hosts[number])}"]
     if folder is not None:
         notes += [f"file: {path}" for path in write_files(bundle, number, folder)]

@@ -6,13 +6,12 @@ table that says whether it is set; ``sinfo`` has a list of nodes, or of rows wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput
-from weft.files import read_text
 from weft.interop.slurm_topology import MOST_NAMES, expand
 
 _WRITE = "write it with squeue --json, or sinfo --json"
@@ -67,15 +66,6 @@ def read(text: str, *, where: str = "SLURM") -> Queue:
         names, up = _nodes(row, place)
         nodes |= {name: up and nodes.get(name, True) for name in names}
     return Queue((), nodes)
-
-
-def read_queue(paths: Iterable[str]) -> Queue:
-    """The jobs and nodes of some files."""
-    parts = [read(read_text(path, where=path, remedy=_WRITE), where=path) for path in paths]
-    return Queue(
-        tuple(job for part in parts for job in part.jobs),
-        {name: up for part in parts for name, up in part.nodes.items()},
-    )
 
 
 def _job(row: Mapping[str, Any], place: str) -> QueuedJob | None:
