@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs planned routes on FRR switches: weft route watch --apply 'examples/apply-frr.sh fabric.json' --push ...
 # Changes static routes to single hosts (/32) only, where a switch differs, new ones first; all switches at once.
+# Running configurations alone: a switch that restarts has the routes of its saved one until the next change.
 # ON_SWITCH is the command that runs words on a switch: ON_SWITCH NAME 'vtysh ...' (default: ssh).
 set -eu
 export LC_ALL=C

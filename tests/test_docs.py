@@ -321,6 +321,7 @@ GENERATED = {
     "accuracy": lambda: figures_table("accuracy"),
     "first": first_lines,
     "beside": beside_table,
+    "actuators": lambda: passage("actuators"),
     "congestion": lambda: passage("congestion"),
     "congestion-published": lambda: passage("congestion-published"),
     "errors": errors_table,
@@ -355,6 +356,7 @@ def test_pictures_are_what_their_commands_draw() -> None:
 
 
 QUOTING = {
+    "actuators": "docs/routing",
     "performance": "docs/performance",
     "accuracy": "docs/accuracy",
     "first": "README",

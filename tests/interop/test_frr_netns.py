@@ -10,6 +10,7 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -33,9 +34,9 @@ from weft.routing.traffic import job_traffic
 DAEMONS, USER = Path("/usr/lib/frr"), "frr"
 STARTED = ("zebra", "staticd", "bgpd")
 TRACED_PORT, COUNTED_PORT = 33434, 33435
-ERRORS_COME_BACK, SETTINGS = 11, ("ip_forward=1", "icmp_ratelimit=0", "icmp_errors_use_inbound_ifaddr=1")
-"""The option IP_RECVERR, and what a namespace has below net.ipv4; a switch answers with the address at which the
-packet came in, which names the cable."""
+ERRORS_COME_BACK, SETTINGS = 11, ("ip_forward=0", "icmp_ratelimit=0", "icmp_errors_use_inbound_ifaddr=1")
+"""The option IP_RECVERR, and what a namespace has below net.ipv4: a switch forwards because its configuration says so,
+and answers with the address at which the packet came in, which names the cable."""
 _NEW_NET = 0x40000000
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ def missing():
     """Why namespaces with FRR cannot run here; empty where they can."""
     if os.geteuid():
         return "needs root"
-    absent = [name for name in ("ip", "vtysh") if shutil.which(name) is None]
+    absent = [name for name in ("ip", "sysctl", "vtysh") if shutil.which(name) is None]
     absent += [name for name in STARTED if not (DAEMONS / name).exists()]
     if absent:
         return f"no {absent[0]}"
@@ -97,6 +98,10 @@ class Network:
         words = [word for command in commands for word in ("-c", command)]
         return self.run(node, "vtysh", "--vty_socket", str(self.folder / self.names[node]), *words)
 
+    def set_link(self, link, state):
+        """Take a cable down, or up, at one end."""
+        self.run(int(self.fabric.source[link]), "ip", "link", "set", self.interface[link], state)
+
     def _wire(self):
         """Namespaces, a veth pair for each cable; the interfaces of a node are eth1, eth2, ... in their order."""
         fabric, prefix = self.fabric, self.prefix
@@ -114,9 +119,7 @@ class Network:
         batch = "\n".join([*lines, ""])
         subprocess.run(["ip", "-batch", "-"], input=batch, text=True, timeout=60, check=True)
         for node in range(fabric.nodes):
-            assignments = [f"net.ipv4.{setting}" for setting in SETTINGS]
-            # Switches forward because their configuration says so.
-            self.run(node, "sysctl", "-qw", *(assignments if node < fabric.accelerators else assignments[1:]))
+            self.run(node, "sysctl", "-qw", *(f"net.ipv4.{setting}" for setting in SETTINGS))
             self.run(node, "ip", "link", "set", "lo", "up")
 
     def _hosts(self, table):
@@ -308,7 +311,7 @@ def test_the_controller_installs_its_routes(network, tmp_path):
         # A cable fails; until the controller knows of it, BGP takes over.
         link = next(path[1] for path in paths.values())
         ends = [fabric.names[side[link]] for side in (fabric.source, fabric.target)]
-        built.run(int(fabric.source[link]), "ip", "link", "set", built.interface[link], "down")
+        built.set_link(link, "down")
         built.wait(everywhere)
         second, took_s = decide(event="link-down", link=ends)
         assert second["push"] == "applied"
@@ -318,6 +321,10 @@ def test_the_controller_installs_its_routes(network, tmp_path):
         down = {link, int(fabric.reverse[link])}
         assert any(down & set(path) for path in paths.values())
         assert not any(down & set(path) for path in after.values())
+        assert traced(built, after) == after
+        # The cable is back, but not yet for the controller: planned flows stay off it.
+        built.set_link(link, "up")
+        built.wait(everywhere)
         assert traced(built, after) == after
 
         # A switch that takes no new routes: those that the others have taken go again.
@@ -368,7 +375,7 @@ def watching(built, folder):
         stdout=subprocess.PIPE,
         text=True,
         bufsize=1,
-        env=os.environ | {"ON_SWITCH": str(on)},
+        env=os.environ | {"ON_SWITCH": str(on), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
     )
     times = count()
 
