@@ -116,11 +116,11 @@ schedule: collective size --active --algorithms --calibration --chart --chunks -
     --dims --export --format --groups --layout --order --output --plan --policy --system --timeline
     --verbose --wide --workload
 route:
-route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
-    --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
-route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
-    --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
-route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
+route audit: --arrangement --cluster --demand --exclude --fabric --failed --flows --format --generate
+    --host-map --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
+route export: kind --arrangement --at --cluster --demand --exclude --fabric --failed --flows --generate
+    --host-map --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
+route plan: --arrangement --cluster --compare --demand --fabric --failed --flows --format --generate --job
     --output --paths --picture --placement --plan --radix --router --seed --split --verbose
     --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state

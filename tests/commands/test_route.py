@@ -56,6 +56,26 @@ def test_failures_leave_paths(weft: Run, here: Path) -> None:
     assert not used & {("leaf-0", "spine-1"), ("spine-1", "leaf-0")}
 
 
+def test_measured_flows_are_recognised_routed_and_exported(weft: Run, here: Path) -> None:
+    rows = [f"{k},{(k + 4) % 16},1e9,{2 * n}.0,{2 * n}.3\n" for n in range(12) for k in range(16)]
+    Path("measured.csv").write_text("source,target,bytes,start_s,end_s\n" + "".join(rows))
+    given = ("--fabric", "net.json", "--demand", "measured.csv")
+    code, out, _ = weft("route", *given)
+    assert code == 0
+    assert out.startswith("Planned routes: no job's communication is slowed down by collisions")
+    assert "Recognised 1 job in 192 records" in out
+    assert "4 x ring of 4" in out
+    found = as_json(weft, "route", *given, "--paths")
+    assert found["alpha"] == 1.0
+    (job,) = found["demand"]["jobs"]
+    assert (job["accelerators"], job["period_s"], job["bytes"]) == (list(range(16)), 2.0, 16e9)
+    Path("routes.json").write_text(json.dumps(found))
+    audit = as_json(weft, "route", "audit", "--routes", "routes.json", *given)
+    assert audit["demand"] == found["demand"]
+    event = json.loads(weft("route", "export", "events", *given)[1])
+    assert (event["job"], len(event["flows"])) == ("measured 0", 16)
+
+
 def test_several_sources_together(weft: Run, here: Path) -> None:
     Path("more.csv").write_text("source,target,bytes,job\n0,9,1000,c\n")
     found = as_json(weft, *SMALL, "--flows", "more.csv")
@@ -342,6 +362,7 @@ def test_nonsense_on_standard_input(here: Path, text: bytes) -> None:
 FILES = {
     "strange.csv": "source,target,bytes\n0,99,5\n",
     "self.csv": "source,target,bytes\n3,3,5\n",
+    "back.csv": "source,target,bytes,start_s,end_s\n3,4,5,2,1\n",
     "zero.csv": "source,target,bytes\n3,4,0\n",
     "typo.jsonl": '{"time_s": 0, "event": "link-dwn", "link": ["leaf-0", "spine-0"]}\n',
     "end.jsonl": '\n{"time_s": 0, "event": "job-ends", "job": "a"}\n',
@@ -353,6 +374,8 @@ BAD = {
     "no traffic": (NET, "there is no traffic"),
     "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
     "unknown host": ((*NET, "--flows", "strange.csv"), "strange.csv: line 2: target: '99'"),
+    "measured backwards": ((*NET, "--demand", "back.csv"), "back.csv: line 2: ends before it starts"),
+    "measured nothing": ((*NET, "--demand", "flows.csv"), "lacks the column start_s"),
     "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),
     "no ring": ((*NET, "--generate", "BLOOM"), "no ring size"),
     "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),

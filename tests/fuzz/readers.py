@@ -715,6 +715,28 @@ of_file("interop.torch_records.read_events", "bytes", packed, where="given")
 of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.step_trace.read_step_trace", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.nccl_log.read_nccl_logs", "text", from_tests("interop/test_nccl_log.py", "lines(gpus=1)"))
+NCCL_RUN = "interop/test_nccl_traffic.py"
+
+
+def read_logs(raw: bytes, folder: Path) -> object:
+    return called("interop.nccl_traffic.read_demand")(
+        [str(written(raw, folder / "given"))], tests_of(NCCL_RUN).fabric(2)
+    )
+
+
+def recognise(raw: bytes, folder: Path) -> object:
+    records = called("interop.flow_tables.read_records")([str(written(raw, folder / "given"))], clos())
+    return called("routing.demand.recognised")(records, clos())
+
+
+RECORDS = "source,target,bytes,start_s,end_s\n" + "".join(
+    f"{source},{(source + 1) % 3},{size},{second},{second}.5\n"
+    for second in (1, 3, 5, 7)
+    for source in range(3)
+    for size in ("1e9", "2 MB")
+)
+add("interop.nccl_traffic.read_demand", read_logs, "text", from_tests(NCCL_RUN, "sample(True)", "sample(False)"))
+add("interop.flow_tables.read_records routing.demand.recognised", recognise, "text", words(RECORDS))
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")

@@ -13,7 +13,7 @@ from weft.commands.networks import SubnetOptions
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import RowsOutput, VerboseOutput, check_picture, deliver, report
 from weft.commands.route_watch import watch_command
-from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
+from weft.commands.traffic import RoutedTraffic, TrafficOptions, failed, names_traffic, network_of, traffic_of
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text, write_folder
 from weft.interop.formats import formats_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
+    from weft.routing.demand import MeasuredDemand
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteAudit, RouteReport
 
@@ -76,7 +77,7 @@ def route(
     from weft.routing.report import RouteReport
 
     rivals = options.rivals()
-    network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
+    network, flows, demand = traffic_of(options, *(() if traffic is None else (traffic,)))
     *compared, result = (
         plan(network, flows, router=name, seed=options.seed, split=options.split) for name in (*rivals, options.router)
     )
@@ -85,7 +86,7 @@ def route(
         hashed = compared[rivals.index("ecmp")]
     elif options.router != "ecmp":
         hashed = plan(network, flows, router="ecmp", seed=options.seed, bound="cuts")
-    return RouteReport(plan=result, compared=tuple(compared), hashed=hashed, paths=options.paths)
+    return RouteReport(plan=result, compared=tuple(compared), hashed=hashed, paths=options.paths, demand=demand)
 
 
 PATH_BITS = "path_bits.csv"
@@ -127,21 +128,24 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
 
     if options.routes is None:
         raise BadInput("is missing", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables")
-    return audit(*installed(options, options.routes), seed=options.seed)
+    traffic, routes = installed(options, options.routes)
+    return audit(traffic.fabric, traffic.flows, routes, seed=options.seed, demand=traffic.demand)
 
 
-def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
+def installed(options: TrafficOptions, path: str) -> tuple[RoutedTraffic, Routes]:
     """The fabric, the flows (of the options, else of the file), and their installed routes."""
     from weft.interop.routes_json import read_paths
 
     flows: JobTraffic | None = None
+    demand: MeasuredDemand | None = None
     if names_traffic(options):
-        fabric, flows = traffic_of(options)
+        fabric, flows, demand = traffic_of(options)
     else:
         fabric = failed(network_of(options).fabric, options.failed)
     text = read_text(path, where=path)
     if "Unicast lids" not in text:
-        return fabric, *read_paths(text, fabric, flows, where=path)
+        flows, routes = read_paths(text, fabric, flows, where=path)
+        return RoutedTraffic(fabric, flows, demand), routes
     if flows is None:
         raise BadInput("tables name no flows", where=path, remedy="add --plan, --job, --flows or --generate")
     from weft.interop.opensm import read_tables
@@ -155,7 +159,8 @@ def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, R
     subnet = read_subnet(read_text(discovered, where=discovered), where=discovered)
     beside = Path(path).with_name(PATH_BITS)
     bits = read_text(beside, where=str(beside)) if beside.is_file() else ""
-    return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
+    routes = read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
+    return RoutedTraffic(fabric, flows, demand), routes
 
 
 @click.group(cls=DefaultGroup, default="plan")
@@ -288,7 +293,7 @@ def _events(options: ExportOptions, time_s: float) -> dict[str, str]:
         raise BadInput(
             "does not apply to events", where="--failed", remedy="drop it; weft route watch has events for it"
         )
-    fabric, traffic = traffic_of(options)
+    fabric, traffic, _ = traffic_of(options)
     jobs = range(len(traffic.jobs))
     lines = [arrival_line(traffic.only([job]), fabric, time_s) for job in jobs]
     return {"events.jsonl": "\n".join(lines) + "\n"}
@@ -302,10 +307,11 @@ def _routed(options: ExportOptions) -> RoutePlan:
     from weft.routing.routers import RouterResult
 
     if options.routes is None:
-        fabric, traffic = traffic_of(options)
+        fabric, traffic, _ = traffic_of(options)
         return routed(fabric, traffic, router=options.router, seed=options.seed)
-    fabric, traffic, routes = installed(options, options.routes)
-    return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
+    there, routes = installed(options, options.routes)
+    problem = routing_problem(there.fabric, there.flows)
+    return judged(problem, RouterResult(routes=routes), router="installed", bound="cuts")
 
 
 def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: ExportOutput) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.commands.networks import RadixOptions, fabric_file, fabric_of, is_file, needs_a_file, placement_of
 from weft.commands.options import option
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
     from weft.routing import JobTraffic
+    from weft.routing.demand import MeasuredDemand
     from weft.search import Plan
 
 _NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
-SOURCES = "--plan FILE, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MODEL LAYOUT' or --arrangement FILE"
+SOURCES = (
+    "--plan FILE, --generate BLOOM:4, --flows FILE.csv, --demand FILE, --job 'MODEL LAYOUT' or --arrangement FILE"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,9 @@ class TrafficOptions(TrafficNetwork):
         (), "Example jobs in rings: BLOOM, GPT_3, LLaMA2_70B.", metavar="MODEL:RING,..."
     )
     flows: tuple[str, ...] = option((), "Flows as CSV: source, target, bytes (repeats).", metavar="FILE.csv")
+    demand: tuple[str, ...] = option(
+        (), "Measured flows: CSV (source, target, bytes, start_s, end_s) or NCCL logs (repeats).", metavar="FILE"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,11 +162,34 @@ def jobs_of(options: TrafficOptions, result: RoutedFabric) -> list[JobTraffic]:
 
 def names_traffic(options: TrafficOptions) -> bool:
     """Whether any flows are named."""
-    return any(getattr(options, name) for name in ("arrangement", "plan", "job", "generate", "flows"))
+    return any(getattr(options, name) for name in ("arrangement", "plan", "job", "generate", "flows", "demand"))
 
 
-def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
-    """The fabric with its failed parts down, and all traffic."""
+class RoutedTraffic(NamedTuple):
+    """The fabric with its failed parts down, all traffic, and what was recognised in measurements."""
+
+    fabric: Fabric
+    flows: JobTraffic
+    demand: MeasuredDemand | None = None
+
+
+def measured(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
+    """What was recognised in tables of measured flows, or in NCCL logs of one run."""
+    from weft.interop.flow_tables import read_records
+    from weft.interop.nccl_log import is_nccl_log
+    from weft.interop.nccl_traffic import read_demand
+    from weft.routing.demand import recognised
+
+    logs = [path for path in paths if is_nccl_log(path)]
+    if not logs:
+        return recognised(read_records(paths, fabric), fabric)
+    if len(logs) < len(paths):
+        raise BadInput("has logs of NCCL beside tables", where="--demand", remedy="give either")
+    return read_demand(logs, fabric)
+
+
+def traffic_of(options: TrafficOptions, *more: JobTraffic) -> RoutedTraffic:
+    """The fabric and all traffic."""
     from weft.interop.flow_tables import read_csv
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
@@ -174,23 +203,25 @@ def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobT
     if options.generate:
         parts.append(generate(network.fabric, generated_jobs(",".join(options.generate)), seed=options.seed))
     parts += jobs_of(options, network)
+    demand = measured(options.demand, network.fabric) if options.demand else None
+    parts += [demand.traffic] if demand else []
     if not parts:
         raise BadInput("there is no traffic", where="weft route", remedy=f"add {SOURCES}")
-    return failed(network.fabric, options.failed), merged(parts)
+    return RoutedTraffic(failed(network.fabric, options.failed), merged(parts), demand)
 
 
-def _arranged(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
+def _arranged(options: TrafficOptions, path: str) -> RoutedTraffic:
     """The fabric and the flows of an arrangement."""
     from weft.arrangement.bundle import read_bundle
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
-    for name in ("plan", "job", "generate", "flows", "cluster", "fabric"):
+    for name in ("plan", "job", "generate", "flows", "demand", "cluster", "fabric"):
         if getattr(options, name):
             raise BadInput(f"--{name} beside --arrangement", where="weft route", remedy="drop one of them")
     bundle = read_bundle(path)
     fabric = reached(bundle.site.fabric, calibration(bundle.site.cluster.accelerator.name))
-    return failed(fabric, options.failed), bundle.flows()
+    return RoutedTraffic(failed(fabric, options.failed), bundle.flows())
 
 
 def failed(fabric: Fabric, names: Sequence[str]) -> Fabric:

@@ -4,6 +4,9 @@ A header with ``source``, ``target`` and ``bytes``; optional ``job``, ``collecti
 ``queue_pair`` and ``rate`` (the most that the flow can use, as "50 Gb/s" or bytes/s).  Ends are names of
 accelerators, or their numbers; bytes may carry a unit.  Flows without a collective are one collective of
 their job.
+
+Measured flows have ``start_s`` and ``end_s`` instead of the optional columns: a row for each record of a switch, a NIC
+or a counter, in seconds of any clock or as times with a zone.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric, Floats
 from weft.files import read_text
+from weft.routing.demand import FlowRecords
 from weft.routing.problem import port_Bps
 from weft.routing.traffic import JobTraffic, job_traffic
-from weft.units import format_si, parse_bandwidth, parse_bytes
+from weft.units import format_si, parse_bandwidth, parse_bytes, parse_moment
 
 COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
 _NEEDED = COLUMNS[:3]
+MEASURED = (*_NEEDED, "start_s", "end_s")
 MOST_BYTES = 1e18
 
 
@@ -58,19 +63,41 @@ class FlowRow(NamedTuple):
     rate_Bps: float = math.inf
 
 
+def read_records(paths: Sequence[str], fabric: Fabric) -> FlowRecords:
+    """The measured flows of CSV tables."""
+    number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
+    rows = []
+    for path in paths:
+        for row, place in csv_rows(read_text(path, where=path), path, MEASURED, MEASURED):
+            ends = [accelerator_of(row[name], number, fabric, f"{place}: {name}") for name in _NEEDED[:2]]
+            start, end = (parse_moment(row[name], f"{place}: {name}") for name in MEASURED[3:])
+            if end < start:
+                raise BadInput("ends before it starts", where=place, remedy="give start_s and end_s of one clock")
+            rows.append((*ends, _size(row["bytes"], place), start, end))
+    if not rows:
+        raise BadInput("holds no flow", where=", ".join(paths[:3]), remedy="add a line for each record")
+    source, target, size, start_s, end_s = (np.array(column) for column in zip(*rows, strict=True))
+    return FlowRecords(source=source, target=target, bytes=size, start_s=start_s, end_s=end_s)
+
+
+def _size(text: str, place: str) -> float:
+    size = float(parse_bytes(text, f"{place}: bytes"))
+    if not 0 <= size < MOST_BYTES:
+        raise BadInput(f"{size:g} bytes", where=f"{place}: bytes", remedy=f"give less than {MOST_BYTES:g}")
+    return size
+
+
 def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> FlowRow:
     ends = [accelerator_of(row[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
-    size = parse_bytes(row["bytes"], f"{place}: bytes")
+    size = _size(row["bytes"], place)
     for name, text in row.items():
         if not text.isprintable():
             raise BadInput("holds characters that cannot be printed", where=f"{place}: {name}")
-    if not 0 <= size < MOST_BYTES:
-        raise BadInput(f"{size:g} bytes", where=f"{place}: bytes", remedy=f"give less than {MOST_BYTES:g}")
     rounds = _whole(row.get("rounds") or "1", 1, f"{place}: rounds")
     queue_pair = _whole(row.get("queue_pair") or "0", 0, f"{place}: queue_pair")
     rate = parse_bandwidth(row["rate"], f"{place}: rate") if row.get("rate") else math.inf
     job, collective = row.get("job") or "job", row.get("collective") or "flows"
-    return FlowRow(ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate)
+    return FlowRow(ends[0], ends[1], size, job, collective, rounds, queue_pair, rate)
 
 
 def accelerator_of(end: str | int, number: dict[str, int], fabric: Fabric, place: str) -> int:

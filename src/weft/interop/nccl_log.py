@@ -5,20 +5,40 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weft.errors import BadInput
 from weft.files import read_text
 from weft.units import counted
 
 LARGEST_BYTES = 500 * 10**6
-LONGEST_LINE = 4000
-"""Longer lines list the ranks of a ring, or are of other programs: connections, devices and settings are short."""
+LONGEST_LINE = 100_000
+"""Of a ring's ranks; longer lines are of other programs."""
 FEW = 4
 """GPUs for each NIC from which on there are few NICs."""
-_LINE = re.compile(r"(?<![^\s:>\]])([^\s:>\]]+):(\d{1,10}):\d{1,10} \[(\d{1,4})\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
-_CHANNEL = re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(send|receive)\] )?via (.+)")
+_LINE = re.compile(
+    r"(?<![^\s:>\]])([^\s:>\]]+):(\d{1,10}):(\d{1,10}) \[(\d{1,4})\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)"
+)
+_CHANNEL = re.compile(
+    r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?"
+    r" (?:\[(send|receive)\] )?via (.+)"
+)
+_RING = re.compile(r"Channel (\d{1,4})/\d{1,4} :((?:\s+\d{1,9}){2,})\s*$")
+_HOP = re.compile(r"Ring (\d{1,4}) : (\d{1,9}) -> (\d{1,9}) -> (\d{1,9})\s*$")
+_TREE = re.compile(r"\[(\d{1,4})\] (?:-?\d{1,9}/){2}-?\d{1,9}->(\d{1,9})->(-?\d{1,9})(?!\S)")
+_COMMUNICATOR = re.compile(
+    r"\bcomm (0x[0-9a-f]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b"
+    r"(?:.* nvmlDev (\d{1,4})\b)?(?:.* commId (0x[0-9a-f]{1,16}))?"
+)
+_OPERATION = re.compile(
+    r"(\w{1,20}): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ count (\d{1,15}) datatype (\d{1,2}) op \d+"
+    r" root (\d{1,9}) comm (0x[0-9a-f]{1,16}) "
+)
+_CHOICE = re.compile(r"(\w{1,20}): (\d{1,18}) Bytes -> Algo (\w{1,20}) ")
+_TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+"""Bytes of NCCL's datatypes by their numbers."""
 _RANKS = re.compile(r"\brank \d+ n[rR]anks (\d{1,9})\b")
 _DEVICE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,99}):\S+")
 _SET = re.compile(r"\b(NCCL_\w+) set by environment to (\S+?)\.?\s*$")
@@ -34,6 +54,37 @@ _HARMFUL: Mapping[str, tuple[str, str]] = {
 """Variables, the values that slow NCCL down, and what they do."""
 
 
+class Gpu(NamedTuple):
+    """A GPU of a process; ``device`` is its number on the host where the log has it, otherwise in the process."""
+
+    host: str
+    process: int
+    number: int
+    device: int
+
+
+class Operation(NamedTuple):
+    """A call of a collective, or of Send to ``root``; ``bytes`` are its count times the size of the type."""
+
+    name: str
+    bytes: int
+    root: int
+    communicator: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Communicator:
+    """Ranks that communicate, and connections (channel, from, to): in rings, towards the roots of trees, and all.
+    ``mixed``: two processes say that they have one rank."""
+
+    size: int
+    mixed: bool = False
+    members: dict[int, Gpu] = field(default_factory=dict)
+    rings: set[tuple[int, int, int]] = field(default_factory=set)
+    trees: set[tuple[int, int, int]] = field(default_factory=set)
+    connections: set[tuple[int, int, int]] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclLog:
     """The connections of all communicators, as the processes of the logs report them.
@@ -47,6 +98,9 @@ class NcclLog:
         local: channels inside hosts by transport: P2P, SHM.
         settings: variables of NCCL that the environment sets.
         warning: the first warning.
+        communicators: of several ranks, in the order in which they appear.
+        operations: of each GPU in order, where the log has them (``NCCL_DEBUG_SUBSYS=INIT,GRAPH,COLL``).
+        over_trees: names and bytes of operations that NCCL says it sends over trees (subsystem TUNING).
     """
 
     ranks: int
@@ -58,6 +112,9 @@ class NcclLog:
     local: Mapping[str, int]
     settings: Mapping[str, str]
     warning: str
+    communicators: tuple[Communicator, ...] = ()
+    operations: Mapping[Gpu, Sequence[Operation]] = field(default_factory=dict)
+    over_trees: frozenset[tuple[str, int]] = frozenset()
 
 
 def is_nccl_log(path: str | os.PathLike[str]) -> bool:
@@ -87,15 +144,18 @@ def read_nccl_logs(*paths: str) -> NcclLog:
     settings: dict[str, str] = {}
     ranks = direct = copied = 0
     warning = ""
+    groups = _Setups()
     for line in text.splitlines():
         if len(line) > LONGEST_LINE or "NCCL " not in line or not (matched := _LINE.search(line)):
             continue
-        host, process, gpu, level, words = matched.groups()
+        host, process, thread, gpu, level, words = matched.groups()
         hosts[host].add((process, gpu))
+        if level == "INFO":
+            groups.read(Gpu(host, int(process), int(gpu), int(gpu)), thread, words)
         if level == "WARN":
             warning = warning or f"{host}: {words.strip()}"
         elif channel := _CHANNEL.search(words):
-            way, via = channel.groups()
+            way, via = channel.groups()[3:]
             transport, network, device = [*via.split("/"), "", ""][:3]
             if transport != "NET":
                 local[transport] += 1
@@ -127,7 +187,79 @@ def read_nccl_logs(*paths: str) -> NcclLog:
         local=dict(sorted(local.items())),
         settings=dict(sorted(settings.items())),
         warning=warning,
+        communicators=tuple(groups.communicators),
+        operations=groups.operations,
+        over_trees=frozenset(groups.over_trees),
     )
+
+
+class _Setups:
+    """Communicators and operations, from the lines of all processes."""
+
+    def __init__(self) -> None:
+        self.communicators: list[Communicator] = []
+        self.operations: dict[Gpu, list[Operation]] = defaultdict(list)
+        self.over_trees: set[tuple[str, int]] = set()
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._of_pointer: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
+        self._last: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
+        self._latest: dict[Gpu, tuple[int, Gpu]] = {}
+
+    def read(self, gpu: Gpu, thread: str, words: str) -> None:
+        """Take what a line says; pointers are of a process, and lines of a setup follow each other in a thread."""
+        process = gpu.host, gpu.process
+        if operation := _OPERATION.search(words):
+            name, count, kind, root, pointer = operation.groups()
+            number, member = self._of_pointer.get((*process, pointer), (-1, gpu))
+            if number >= 0 and int(kind) < len(_TYPE_BYTES):
+                size = int(count) * _TYPE_BYTES[int(kind)]
+                self.operations[member].append(Operation(name, size, int(root), number))
+            return
+        if choice := _CHOICE.search(words):
+            if choice[3] in ("0", "TREE"):
+                self.over_trees.add((choice[1], int(choice[2])))
+            return
+        if stated := _COMMUNICATOR.search(words):
+            self._join(gpu, thread, stated)
+            return
+        number, _ = self._last.get((*process, thread)) or self._latest.get(gpu) or (-1, gpu)
+        if number < 0:
+            return
+        communicator = self.communicators[number]
+        if ring := _RING.match(words):
+            ranks = [int(word) for word in ring[2].split()]
+            communicator.rings |= {(int(ring[1]), a, b) for a, b in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
+        elif hop := _HOP.match(words):
+            channel, before, own, after = map(int, hop.groups())
+            communicator.rings |= {(channel, before, own), (channel, own, after)}
+        elif words.startswith("Trees"):
+            found = [[int(word) for word in tree] for tree in _TREE.findall(words)]
+            communicator.trees |= {(channel, own, up) for channel, own, up in found if up >= 0}
+        elif connection := _CHANNEL.match(words):
+            channel, source, target = map(int, connection.groups()[:3])
+            communicator.connections.add((channel, source, target))
+
+    def _join(self, gpu: Gpu, thread: str, stated: re.Match[str]) -> None:
+        """A rank of a communicator: new, or set up before."""
+        pointer, rank, size, device, name = stated.groups()
+        place = gpu.host, gpu.process, pointer
+        member = gpu._replace(device=int(device)) if device else gpu
+        if place not in self._of_pointer or name:
+            # Without its name (before NCCL 2.17), a process's first communicator of a size belongs to the first of
+            # the others.
+            earlier = sum(
+                self.communicators[number].size == int(size)
+                for (host, process, _), (number, _) in self._of_pointer.items()
+                if (host, process) == place[:2]
+            )
+            key = (name or f"number {earlier}", int(size))
+            if key not in self._numbers:
+                self._numbers[key] = len(self.communicators)
+                self.communicators.append(Communicator(size=int(size)))
+            self._of_pointer[place] = self._numbers[key], member
+            communicator = self.communicators[self._numbers[key]]
+            communicator.mixed |= communicator.members.setdefault(int(rank), member) != member
+        self._last[(*place[:2], thread)] = self._latest[gpu] = self._of_pointer[place]
 
 
 def faults(log: NcclLog) -> Iterator[str]:

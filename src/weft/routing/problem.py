@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -118,6 +118,18 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
         crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % len(capacity)]
         np.maximum.at(seconds, key // len(capacity), crossing)
     return np.minimum(traffic.bytes / seconds[traffic.collective], traffic.cap_Bps)
+
+
+def sharing_ports(fabric: Fabric, traffic: JobTraffic) -> JobTraffic:
+    """The same flows when all collectives of a job share its ports: as if they were one, the busiest port always sends
+    or receives, and no flow is faster than its share of that."""
+    whole = replace(
+        traffic,
+        collective=traffic.flow_job,
+        job=np.arange(len(traffic.jobs)),
+        bytes=traffic.bytes * traffic.rounds[traffic.collective],
+    )
+    return replace(traffic, cap_Bps=demands(fabric, whole))
 
 
 def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> Floats:

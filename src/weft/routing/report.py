@@ -13,6 +13,7 @@ from weft.fabric.spec import Fabric, Ints, ranks
 from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.choice import links_of, on_links
+from weft.routing.demand import MeasuredDemand
 from weft.routing.plan import Efficiency, RoutePlan, judged, plan
 from weft.routing.problem import routing_problem
 from weft.routing.routers import RouterResult, improve
@@ -23,18 +24,20 @@ from weft.routing.traffic import JobTraffic
 class RouteReport(Result):
     """Routes of all flows, what other routers reach, and whether the document lists every path.
 
-    ``hashed`` is what ECMP does with the same flows, where it can route them.
+    ``hashed`` is what ECMP does with the same flows, where it can route them, ``demand`` what was recognised in
+    measured flows.
     """
 
     SCHEMA = "weft.route/1"
     COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path", "links")
 
-    DOCUMENT = "plan.* flows compared?"
+    DOCUMENT = "plan.* flows demand? compared?"
 
     plan: RoutePlan
     compared: tuple[RoutePlan, ...] = ()
     hashed: RoutePlan | None = None
     paths: bool = False
+    demand: MeasuredDemand | None = None
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every flow, its path as names of nodes (``links``: as in ``flow_rows``) with spaces between."""
@@ -152,12 +155,13 @@ class RouteAudit(Result):
     """Installed routes, those after few moves, and those of a new plan: the same flows and bound."""
 
     SCHEMA = "weft.route-audit/1"
-    DOCUMENT = "flows=installed.flows installed=installed_plan repaired=repaired_plan anew=new_plan moves"
+    DOCUMENT = "flows=installed.flows installed=installed_plan repaired=repaired_plan anew=new_plan moves demand?"
     COLUMNS = (*RouteReport.COLUMNS[:6], "path", "links", "new_path", "new_links")
 
     installed: RoutePlan
     repaired: RoutePlan
     replanned: RoutePlan
+    demand: MeasuredDemand | None = None
 
     def moved(self, plan: RoutePlan) -> Ints:
         """The flows whose path differs from the installed one."""
@@ -202,7 +206,9 @@ class RouteAudit(Result):
         return list(flow_rows(result.fabric, result.traffic, result.routes))
 
 
-def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0) -> RouteAudit:
+def audit(
+    fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0, demand: MeasuredDemand | None = None
+) -> RouteAudit:
     """Judge installed routes, and what could be instead.
 
     The repair moves single flows, then short chains of flows, until no link has more load than the bound or no move
@@ -211,6 +217,7 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
 
     Args:
         routes: one path of live links for each flow.
+        demand: what was recognised in measured flows, for the report.
 
     Raises:
         BadInput: flows that cannot be routed.
@@ -232,4 +239,4 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
     # Placing flows off unusual paths may load links more than before; then nothing is repaired.
     if repaired.alpha > installed.alpha:
         repaired = installed
-    return RouteAudit(installed=installed, repaired=repaired, replanned=replanned)
+    return RouteAudit(installed=installed, repaired=repaired, replanned=replanned, demand=demand)

@@ -14,10 +14,11 @@ from weft.fabric.spec import Fabric, ranks
 from weft.routing.controller import Decision, Move
 from weft.routing.telemetry import Kind
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
+    from weft.routing.demand import MeasuredDemand
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteAudit, RouteReport
 
@@ -42,6 +43,7 @@ def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
         busiest = int(np.argmax(plan.load))
         yield Paragraph(f"Busiest link: {plan.fabric.link_name(busiest)}, congestion {plan.alpha:g}", indent=2)
     yield _setting(plan)
+    yield from _measured(report.demand, verbose=verbose)
     if verbose:
         yield Heading("Bound")
         yield Paragraph(
@@ -105,6 +107,7 @@ def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     )
     yield from _rest(installed, verbose=verbose)
     yield _setting(installed)
+    yield from _measured(result.demand, verbose=verbose)
     if verbose:
         yield Paragraph(f"Best possible: by {_PROOFS[installed.bound_by]}", indent=2)
         yield from _links(installed)
@@ -130,6 +133,37 @@ def _rest(plan: RoutePlan, *, verbose: bool) -> Iterator[Block]:
     if not verbose and len(plan.jobs) > SHOWN:
         left_out = counted(len(plan.jobs) - SHOWN, "job")
         yield Paragraph(f"... and {left_out} with smaller slowdowns (use --verbose)", indent=2, style="dim")
+
+
+def _measured(demand: MeasuredDemand | None, *, verbose: bool) -> Iterator[Block]:
+    """What was recognised in measurements, and how sure that is."""
+    if demand is None:
+        return
+    jobs = demand.jobs if verbose else demand.jobs[:SHOWN]
+    yield Heading(f"Recognised {counted(len(demand.jobs), 'job')} in {counted(demand.records, demand.unit)}")
+    yield Table(
+        Column("job", [job.job for job in jobs], left=True),
+        Column("accelerators", [f"{len(job.accelerators):,}" for job in jobs]),
+        Column("period", ["-" if job.period_s is None else format_seconds(job.period_s) for job in jobs]),
+        Column("+-", ["-" if job.spread is None else f"{job.spread:.2%}" for job in jobs], drop=1),
+        Column("bytes a period", [format_bytes(job.bytes) for job in jobs]),
+        Column("sure", [f"{job.confidence:.0%}" for job in jobs], meaning=demand.sure),
+        Column("collectives", [_kinds(job.collectives, verbose=verbose) for job in jobs], left=True),
+    )
+    if len(jobs) < len(demand.jobs):
+        yield Paragraph(
+            f"... and {counted(len(demand.jobs) - SHOWN, 'job')} more (use --verbose)", indent=2, style="dim"
+        )
+    assumed = [f"Assumed: {text}" for text in demand.assumptions]
+    left_out = [f"Left out: {demand.background:.2%} of the bytes, which belong to no job"] if demand.background else []
+    yield from notes([*left_out, *assumed], "dim")
+
+
+def _kinds(collectives: dict[str, int], *, verbose: bool) -> str:
+    """The most frequent patterns with their number."""
+    ordered = sorted(collectives.items(), key=lambda item: -item[1])
+    words = [f"{number} x {name}" for name, number in (ordered if verbose else ordered[:2])]
+    return ", ".join(words + (["..."] if len(words) < len(ordered) else []))
 
 
 def _setting(plan: RoutePlan) -> Paragraph:

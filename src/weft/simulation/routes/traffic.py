@@ -24,7 +24,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.routing.plan import route
-from weft.routing.problem import demands
+from weft.routing.problem import sharing_ports
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.simulation.iteration.contention import FlowRoutes, Wires, title
 from weft.simulation.iteration.demand import Key, StageTotals, demand, message_bytes, rank_stages, totals
@@ -155,8 +155,6 @@ def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric)
         job=np.zeros(len(titles), dtype=np.int64),
         jobs=(name,),
     )
-    # As if all were one collective: the busiest NIC sends all the time, and each flow has its share of that.
-    merged = replace(traffic, collective=np.zeros(len(traffic), dtype=np.int64))
-    rate = demands(fabric, merged)
-    busy_s = float((traffic.bytes / rate).max())
-    return replace(traffic, cap_Bps=rate, pause_s=np.array([max(iteration_s - busy_s, 0.0)]))
+    traffic = sharing_ports(fabric, traffic)
+    busy_s = float((traffic.bytes / traffic.cap_Bps).max())
+    return replace(traffic, pause_s=np.array([max(iteration_s - busy_s, 0.0)]))
