@@ -398,19 +398,24 @@ def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
 
 
 @jit
+def first_with(tops: Any, low: int, high: int, top: int) -> int:
+    """The first of the ways from ``low`` to ``high`` with a top, or where it would be: they are sorted by top."""
+    # Ways before `low` have a lower top, those from `high` on the same or a higher one.
+    while low < high:
+        middle = (low + high) // 2
+        if tops[middle] < top:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@jit
 def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, result: Any) -> None:
     """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
     for at in range(len(first)):
-        # Step 1: bisect for the first way with the top (a slice is sorted by top).
-        low, high = first[at], end[at]
-        # Ways before `low` have a lower top, those from `high` on the same or a higher one.
-        while low < high:
-            middle = (low + high) // 2
-            if ways.top[middle] < top[at]:
-                low = middle + 1
-            else:
-                high = middle
-        # Step 2: of the ways with that top the one with the same links.
+        # Step 1: the first way with the top.  Step 2: of the ways with that top the one with the same links.
+        low = first_with(ways.top, first[at], end[at], top[at])
         while low < end[at] and ways.top[low] == top[at]:
             same = True
             for column in range(links.shape[1]):
@@ -422,9 +427,9 @@ def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, result: Any) -
 
 
 @jit
-def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
+def follow(ways: Any, target: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
     """The ways up and down that make the path in a flow's row of ``links`` (-1 behind it); -1 where
-    none do.
+    none do.  ``target``: of every link.
     """
     for at in range(len(flows)):
         flow = flows[at]
@@ -433,7 +438,14 @@ def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
         begin = 1 if ways.first[flow] >= 0 else 0
         if begin == 1 and links[flow, 0] != ways.first[flow]:
             continue
-        for a in range(ways.up_first[flow], ways.up_end[flow]):
+        start = ways.up_first[flow]
+        # Ways of a host with one NIC are from the table: as long as each other, and the last link ends at the top.
+        last = begin - 1
+        for column in range(ways.up.shape[1]):
+            last += start < ways.up_end[flow] and ways.up[start, column] >= 0
+        if begin == 1 and last > 0 and last < links.shape[1] and links[flow, last] >= 0:
+            start = first_with(ways.top, start, ways.up_end[flow], target[links[flow, last]])
+        for a in range(start, ways.up_end[flow]):
             after = follows(ways.up, a, links, flow, begin)
             if after >= 0:
                 b = way_down(ways, flow, a, links, after)
@@ -447,11 +459,12 @@ def way_down(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
     """The way down from the top of ``a`` that a flow's row has from ``begin`` on; -1 if there is
     none.
     """
-    for b in range(ways.down_first[flow], ways.down_end[flow]):
-        if ways.top[b] == ways.top[a]:
-            end = follows(ways.down, b, links, flow, begin)
-            if end >= 0 and ends(ways.last[flow], links, flow, end):
-                return b
+    b = first_with(ways.top, ways.down_first[flow], ways.down_end[flow], ways.top[a])
+    while b < ways.down_end[flow] and ways.top[b] == ways.top[a]:
+        end = follows(ways.down, b, links, flow, begin)
+        if end >= 0 and ends(ways.last[flow], links, flow, end):
+            return b
+        b += 1
     return -1
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.checks import components
-from weft.fabric.spec import Floats, Ints
+from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import spans
 from weft.routing.problem import SAME, Problem
+from weft.routing.ways import Climbs
 from weft.solvers import lp
 
 MOST_COLUMNS = 400_000
@@ -38,20 +40,29 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
 def _parts(problem: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
     """Of each level and direction: the part of every flow that crosses, these flows, and of the links out of parts
     which part that is, and the links."""
-    if not problem.climbs.sound:
-        return
-    table, fabric, traffic = problem.climbs, problem.fabric, problem.traffic
-    low, high = table.level[fabric.source], table.level[fabric.target]
+    table, traffic = problem.climbs, problem.traffic
     listed = problem.ways.up_end > len(table.top)
-    for height in range(int(table.level.max(initial=0))):
+    for part, out, at in levels(table, problem.fabric):
+        cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
+        for ends, links in ((traffic.source, out), (traffic.target, table.reverse[out])):
+            yield part[ends[cross]], cross, at, links
+
+
+@lru_cache(maxsize=2)
+def levels(table: Climbs, fabric: Fabric) -> list[tuple[Ints, Ints, Ints]]:
+    """Of each level the part of every node, the links out of parts, and the part of each.
+
+    The controller asks for a bound at every event: what does not depend on flows is kept.
+    """
+    low, high = table.level[fabric.source], table.level[fabric.target]
+    result = []
+    for height in range(int(table.level.max(initial=0)) if table.sound else 0):
         # Parts: what hangs together by links up to this height.  Their flows to other parts must climb one level more.
         inner = table.usable & (low <= height) & (high <= height)
         part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
-        cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
         out = np.flatnonzero(table.usable & (low == height) & (high == height + 1))
-        at = part[fabric.source[out]]
-        for ends, links in ((traffic.source, out), (traffic.target, table.reverse[out])):
-            yield part[ends[cross]], cross, at, links
+        result.append((part, out, part[fabric.source[out]]))
+    return result
 
 
 def _cut(problem: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:

@@ -129,7 +129,7 @@ def on_links(problem: Problem, links: Ints, flows: Ints) -> PathChoice:
     A flow whose path is none of its ways has no path.
     """
     chosen = np.full((2, len(links)), -1, dtype=np.int64)
-    _kernels.follow(problem.ways, flows, links, chosen[0], chosen[1])
+    _kernels.follow(problem.ways, problem.fabric.target, flows, links, chosen[0], chosen[1])
     return PathChoice(problem, chosen[0], chosen[1])
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,15 +24,15 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes, single_paths
+from weft.fabric.traffic import Routes
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links
-from weft.routing.plan import efficiency, flow_rates
+from weft.routing.plan import efficiency, path_rates
 from weft.routing.problem import Problem, demands, routing_problem
 from weft.routing.routers import ROUTERS, improve
-from weft.routing.telemetry import LinkChange, LinkSample, Telemetry
+from weft.routing.telemetry import Ends, LinkChange, LinkSample, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
-from weft.routing.ways import climbs
+from weft.routing.ways import Climbs, climbs
 
 Down = frozenset[tuple[str, ...]]
 """What is down: a switch as one name, a link as those of its two ends, sorted."""
@@ -61,10 +62,9 @@ def changed(fabric: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str,
 
 def without(fabric: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
     """The fabric without what is down."""
-    number = {name: node for node, name in enumerate(fabric.names)}
     dead = ~fabric.up
     for names in down:
-        nodes = [number[name] for name in names]
+        nodes = [fabric.names.index(name) for name in names]
         if len(nodes) == 1:
             dead = dead | (fabric.source == nodes[0]) | (fabric.target == nodes[0])
         else:
@@ -174,6 +174,38 @@ class _Routed:
     links: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Network:
+    """What stands (``standing``: all but what is down), what of it is avoided, what is used, and its ways."""
+
+    standing: Fabric
+    avoided: frozenset[Ends] = frozenset()
+    fabric: Fabric
+    table: Climbs
+
+    @cached_property
+    def _part(self) -> Ints:
+        return components(self.fabric.nodes, self.fabric.source[self.fabric.up], self.fabric.target[self.fabric.up])
+
+    def cut(self, traffic: JobTraffic) -> Mask:
+        """Flows between parts of the fabric that nothing joins any more."""
+        return np.asarray(self._part[traffic.source] != self._part[traffic.target])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Known:
+    """What follows from the jobs and the network of the last decision, which the next may need again."""
+
+    jobs: list[JobTraffic] = field(default_factory=list)
+    demands: list[Floats] = field(default_factory=list)
+    traffic: JobTraffic | None = None
+    demand_Bps: Floats = field(default_factory=lambda: np.zeros(0))
+    network: _Network | None = None
+    flows: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    problem: Problem | None = None
+    low: float = 0.0
+
+
 class Controller:
     """Routes of the jobs on a fabric, kept up to date event by event.
 
@@ -194,8 +226,13 @@ class Controller:
         self.down: Down = frozenset()
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
-        self.fabric = fabric
+        self._known = _Known()
+        self._network = _Network(standing=fabric, fabric=fabric, table=self._table)
+
+    @property
+    def fabric(self) -> Fabric:
         """The fabric without what is down and what is avoided, with the capacity that others leave."""
+        return self._network.fabric
 
     def apply(self, event: Event) -> Decision:
         """Take note of an event and bring the routes up to date.
@@ -212,14 +249,14 @@ class Controller:
                 remedy="give events in order of time",
             )
         # An event is taken whole or not at all: what it changed is put back if it is refused.
-        before = self.jobs.copy(), self.links, self.down, self.fabric, self.planned_s
+        before = self.jobs.copy(), self.links, self.down, self._network, self.planned_s
         health = self.telemetry
         try:
             changes = self._note(event)
             fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
             result = self._routed(event.time_s, fresh=fresh)
         except BaseException:
-            self.jobs, self.links, self.down, self.fabric, self.planned_s = before
+            self.jobs, self.links, self.down, self._network, self.planned_s = before
             self.telemetry = health
             raise
         self.count, self.now_s = self.count + 1, event.time_s
@@ -262,11 +299,11 @@ class Controller:
 
     def _load(self) -> Floats:
         """What the known flows ask of every link on their paths."""
-        every, rows = self.traffic, self.rows()
-        if every is None:
+        if not self.jobs:
             return np.zeros(self.whole.links)
+        rows = self.rows()
         flow, _ = np.nonzero(on_path := rows >= 0)
-        sent_Bps = np.bincount(rows[on_path], demands(self.whole, every)[flow], self.whole.links)
+        sent_Bps = np.bincount(rows[on_path], self._flows()[1][flow], self.whole.links)
         return np.asarray(sent_Bps / np.maximum(self.fabric.capacity_Bps, 1e-300))
 
     def rows(self) -> Ints:
@@ -292,7 +329,17 @@ class Controller:
         self.jobs, self.links, self.down = jobs, links, down
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
         self.telemetry = self.telemetry if telemetry is None else telemetry
-        self.fabric = self.telemetry.applied(without(self.whole, self.down))
+        self._survey()
+
+    def _survey(self) -> None:
+        """Look at the network again: parts of it went or came, or were measured."""
+        standing = without(self.whole, self.down)
+        avoided, table = self.telemetry.avoided(standing), self._table
+        fabric = self.telemetry.applied(standing, avoided)
+        usable = table.usable & fabric.up & fabric.up[table.reverse]
+        self._network = _Network(
+            standing=standing, avoided=avoided, fabric=fabric, table=replace(table, usable=usable)
+        )
 
     def _note(self, event: Event) -> list[LinkChange]:
         """What is known now, and what measurements changed."""
@@ -318,7 +365,7 @@ class Controller:
             self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
         elif event.kind != "tick":
             self.down = changed(self.whole, self.down, event.nodes, fails=event.kind.endswith("down"))
-            self.fabric = self.telemetry.applied(without(self.whole, self.down))
+            self._survey()
         return []
 
     def _install(self, event: Event) -> None:
@@ -335,11 +382,12 @@ class Controller:
 
     def _read(self, event: Event) -> list[LinkChange]:
         """Links were measured."""
-        standing, known = without(self.whole, self.down), self._known_Bps()
-        before = self.telemetry.avoided(standing), self.telemetry.lossy()
-        self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, known)
-        after, lossy = self.telemetry.avoided(standing), self.telemetry.lossy()
-        self.fabric = self.telemetry.applied(standing)
+        before = self._network.avoided, self.telemetry.lossy()
+        self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, self._known_Bps())
+        lossy = self.telemetry.lossy()
+        if changes or lossy != before[1]:
+            self._survey()
+        after = self._network.avoided
         # Links are reported where being lossy or being avoided has changed.
         for ends in sorted(before[1].keys() | lossy.keys()):
             was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
@@ -352,38 +400,34 @@ class Controller:
         """What the known flows are expected to send over each link."""
         if not self.jobs:
             return np.zeros(self.whole.links)
-        every = merged(list(self.jobs.values()))
+        every, demand = self._flows()
         rows = self.rows()
         flows = np.flatnonzero(_live(rows, self.fabric.up))
-        routes = single_paths(self.fabric, rows[flows])
-        some = every.select(flows)
         # A flow sends no faster than its max-min fair rate among the known flows, and no faster than alone.
-        rates = np.minimum(flow_rates(self.fabric, some, routes), demands(self.whole, every)[flows])
-        flow = np.repeat(np.arange(len(flows)), np.diff(routes.indptr))
-        return np.asarray(np.bincount(routes.links, rates[flow], self.whole.links), dtype=np.float64)
+        rates = np.minimum(path_rates(self.fabric, every.select(flows), rows[flows]), demand[flows])
+        flow, column = np.nonzero(rows[flows] >= 0)
+        links = rows[flows][flow, column]
+        return np.asarray(np.bincount(links, rates[flow], self.whole.links), dtype=np.float64)
 
     def _routed(self, now_s: float, *, fresh: bool) -> _Routed:
         """New routes of everything."""
         if not self.jobs:
             self.links = {}
             return _Routed()
-        every = merged(list(self.jobs.values()))
-        connected = np.flatnonzero(~self._cut(every))
-        traffic = every.select(connected) if len(connected) < len(every) else every
-        demand = demands(self.whole, every)[connected]
-        problem = self._problem(traffic, demand)
-        choice, had, former = self._placed(problem, connected)
+        flows, problem, low = self._asked()
+        choice, had, former = self._placed(problem, flows)
         # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
         # is left.
         if not np.isfinite(choice.congestion):
-            problem = routing_problem(self.fabric, traffic, checked=True, demand_Bps=demand)
-            choice, had, former = self._placed(problem, connected)
-        low = closed_bound(problem)
+            problem = routing_problem(self.fabric, problem.traffic, checked=True, demand_Bps=problem.demand_Bps)
+            low = closed_bound(problem)
+            self._known = replace(self._known, problem=problem, low=low)
+            choice, had, former = self._placed(problem, flows)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
             choice.keep(*former, max(choice.congestion, low))
-        moves, links = self._settled(problem, choice, had, connected)
+        moves, links = self._settled(problem, choice, had, former, flows)
         how = "kept"
         if moves:
             how = "replanned" if planned else "placed" if all(move.new for move in moves) else "repaired"
@@ -401,40 +445,59 @@ class Controller:
         """The efficiency before and after a decision."""
         if result.problem is None:
             return Gain()
-        problem, standing = result.problem, replace(self.fabric, up=without(self.whole, self.down).up)
-        figures = []
-        # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
-        for links in (result.had, result.links):
-            routed = np.flatnonzero(links[:, 0] >= 0)
-            live = np.flatnonzero(_live(links, standing.up))
-            rates = np.zeros(len(links))
-            rates[live] = flow_rates(standing, problem.traffic.select(live), single_paths(standing, links[live]))
-            pace = rates[routed] / problem.demand_Bps[routed]
-            figures.append((len(routed), efficiency(problem.traffic.select(routed), pace, result.low)))
-        (had, before), (_, after) = figures
+        before, mean_before = self._pace(result.problem, result.had)
+        after, mean = (before, mean_before) if result.links is result.had else self._pace(result.problem, result.links)
         return Gain(
-            before=round(before.value, DIGITS) if had else None,
-            after=round(after.value, DIGITS),
-            bound=round(after.bound, DIGITS),
-            mean_before=round(before.mean, DIGITS) if had else None,
-            mean_after=round(after.mean, DIGITS),
+            before=before,
+            after=1.0 if after is None else after,
+            bound=round(1.0 / max(1.0, result.low), DIGITS),
+            mean_before=mean_before,
+            mean_after=1.0 if mean is None else mean,
         )
 
-    def _cut(self, traffic: JobTraffic) -> Mask:
-        """Flows between parts of the fabric that nothing joins any more."""
-        if not self.down:
-            return np.zeros(len(traffic), dtype=bool)
-        fabric = self.fabric
-        part = components(fabric.nodes, fabric.source[fabric.up], fabric.target[fabric.up])
-        return np.asarray(part[traffic.source] != part[traffic.target])
+    def _pace(self, problem: Problem, links: Ints) -> tuple[float | None, float | None]:
+        """The pace of the slowest group on some paths and the mean of all; None where no flow has one."""
+        routed = np.flatnonzero(links[:, 0] >= 0)
+        if not len(routed):
+            return None, None
+        # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
+        standing = replace(self.fabric, up=self._network.standing.up)
+        live = np.flatnonzero(_live(links, standing.up))
+        rates = np.zeros(len(links))
+        rates[live] = path_rates(standing, problem.traffic.select(live), links[live])
+        result = efficiency(problem.traffic.select(routed), rates[routed] / problem.demand_Bps[routed], 1.0)
+        return round(result.value, DIGITS), round(result.mean, DIGITS)
 
-    def _problem(self, traffic: JobTraffic, demand: Floats) -> Problem:
-        """The problem with the ways of the whole fabric, of which those over links that are down cost
-        infinity.
+    def _flows(self) -> tuple[JobTraffic, Floats]:
+        """All known flows with their demands, which are of the whole fabric."""
+        jobs, known = list(self.jobs.values()), self._known
+        if known.traffic is None or list(map(id, jobs)) != list(map(id, known.jobs)):
+            demand = {id(job): each for job, each in zip(known.jobs, known.demands, strict=True)}
+            each = [demand[id(job)] if id(job) in demand else demands(self.whole, job) for job in jobs]
+            self._known = known = _Known(
+                jobs=jobs, demands=each, traffic=merged(jobs), demand_Bps=np.concatenate(each)
+            )
+        assert known.traffic is not None
+        return known.traffic, known.demand_Bps
+
+    def _asked(self) -> tuple[Ints, Problem, float]:
+        """The flows between which a path is left, their problem, and its bound.
+
+        The problem has the ways of the whole fabric, of which those over links that are down cost infinity.
         """
-        usable = self._table.usable & self.fabric.up & self.fabric.up[self._table.reverse]
-        table = replace(self._table, usable=usable)
-        return routing_problem(self.fabric, traffic, table=table, checked=True, demand_Bps=demand)
+        every, demand = self._flows()
+        network, known = self._network, self._known
+        if known.problem is None or known.network is not network:
+            flows = np.flatnonzero(~network.cut(every))
+            traffic = every.select(flows) if len(flows) < len(every) else every
+            problem = routing_problem(
+                network.fabric, traffic, table=network.table, checked=True, demand_Bps=demand[flows]
+            )
+            self._known = known = replace(
+                known, network=network, flows=flows, problem=problem, low=closed_bound(problem)
+            )
+        assert known.problem is not None
+        return known.flows, known.problem, known.low
 
     def _placed(self, problem: Problem, flows: Ints) -> tuple[PathChoice, Ints, tuple[Ints, Ints]]:
         """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
@@ -447,14 +510,14 @@ class Controller:
 
     def _had(self, width: int) -> Ints:
         """The links that every flow had, -1 behind; rows of -1 for flows without a path."""
-        rows = []
-        for name, job in self.jobs.items():
-            old = self.links.get(name, np.zeros((0, 0), dtype=np.int64))
-            row = np.full((len(job), max(width, old.shape[1])), -1, dtype=np.int64)
-            row[: len(old), : old.shape[1]] = old
-            rows.append(row)
-        widest = max(row.shape[1] for row in rows)
-        return np.concatenate([np.pad(row, ((0, 0), (0, widest - row.shape[1])), constant_values=-1) for row in rows])
+        old = [self.links.get(name, np.zeros((0, 0), dtype=np.int64)) for name in self.jobs]
+        width = max(width, *(rows.shape[1] for rows in old))
+        result = np.full((sum(map(len, self.jobs.values())), width), -1, dtype=np.int64)
+        begin = 0
+        for job, rows in zip(self.jobs.values(), old, strict=True):
+            result[begin : begin + len(rows), : rows.shape[1]] = rows
+            begin += len(job)
+        return result
 
     def _better(
         self, problem: Problem, choice: PathChoice, low: float, now_s: float, *, fresh: bool
@@ -478,11 +541,17 @@ class Controller:
                 return planned, True
         return choice, False
 
-    def _settled(self, problem: Problem, choice: PathChoice, had: Ints, flows: Ints) -> tuple[tuple[Move, ...], Ints]:
+    def _settled(
+        self, problem: Problem, choice: PathChoice, had: Ints, former: tuple[Ints, Ints], flows: Ints
+    ) -> tuple[tuple[Move, ...], Ints]:
         """Take the choice over; what changed, and the links of all flows."""
-        live = _live(had, without(self.whole, self.down).up)
-        links = links_of(problem.routes(choice.up, choice.down), had.shape[1])
-        changed = np.flatnonzero((links != had).any(axis=1))
+        live = _live(had, self._network.standing.up)
+        # Only flows on other ways than before can have other links.
+        other = np.flatnonzero((choice.up != former[0]) | (choice.down != former[1]))
+        routes = problem.select(other).routes(choice.up[other], choice.down[other])
+        links = had.copy()
+        links[other] = links_of(routes, had.shape[1])
+        changed = other[(links[other] != had[other]).any(axis=1)]
         moves = []
         for key, flow in zip(keys_of(problem.traffic, changed), changed.tolist(), strict=True):
             path = tuple(link for link in links[flow].tolist() if link >= 0)
@@ -493,12 +562,12 @@ class Controller:
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
         every[flows] = links
         self.links = dict(zip(self.jobs, np.split(every, ends[:-1]), strict=True))
-        return tuple(moves), links
+        return tuple(moves), links if moves else had
 
     @property
     def traffic(self) -> JobTraffic | None:
         """All known flows; None without jobs."""
-        return merged(list(self.jobs.values())) if self.jobs else None
+        return self._flows()[0] if self.jobs else None
 
 
 def _live(links: Ints, up: Mask) -> Mask:

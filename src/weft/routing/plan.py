@@ -220,6 +220,28 @@ def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
     return maxmin.solve(capacity, routes.indptr, routes.links, routes.usage, np.ones(len(traffic)), traffic.cap_Bps)
 
 
+def path_rates(fabric: Fabric, traffic: JobTraffic, links: Ints) -> Floats:
+    """``flow_rates`` of flows with a path each: rows of ``links``, -1 behind.
+
+    A link with one flow is a cap on that flow, so that only links with several are left to share.
+    """
+    capacity = np.where(fabric.up, fabric.capacity_Bps, 0.0)
+    on_path = links >= 0
+    several = np.bincount(links[on_path], minlength=fabric.links) > 1
+    shared = on_path & several[links]
+    alone = np.where(on_path & ~shared, capacity[links], np.inf).min(axis=1, initial=np.inf)
+    rates = np.minimum(alone, traffic.cap_Bps)
+    crowd = np.flatnonzero(shared.any(axis=1))
+    if len(crowd):
+        shared = shared[crowd]
+        number = np.cumsum(several) - 1
+        indptr = np.concatenate([[0], np.cumsum(shared.sum(axis=1))])
+        places, each = number[links[crowd][shared]], np.ones(len(crowd))
+        usage = np.ones(len(places))
+        rates[crowd] = maxmin.solve(capacity[several], indptr, places, usage, each, rates[crowd])
+    return rates
+
+
 def efficiency(traffic: JobTraffic, pace: Floats, congestion_bound: float) -> Efficiency:
     """The efficiency of flows with given paces.
 

@@ -56,8 +56,10 @@ class Problem:
     @cached_property
     def unit(self) -> float | None:
         """What one flow adds to any link on its way, where that is the same for all; otherwise None."""
-        used = np.unique(np.concatenate([self.ways.up[self.ways.up >= 0], self.ways.down[self.ways.down >= 0]]))
-        if not len(used) or not len(self.demand_Bps):
+        used = np.zeros(self.fabric.links, dtype=bool)
+        for links in (self.ways.up, self.ways.down):
+            used[links[links >= 0]] = True
+        if not used.any() or not len(self.demand_Bps):
             return None
         capacity, demand = self.fabric.capacity_Bps[used], self.demand_Bps
         same = np.ptp(capacity) <= SAME * capacity.max() and np.ptp(demand) <= SAME * demand.max()
@@ -68,6 +70,13 @@ class Problem:
         flow = np.repeat(np.arange(len(self.demand_Bps)), np.diff(routes.indptr))
         carried = np.bincount(routes.links, self.demand_Bps[flow] * routes.usage, self.fabric.links)
         return np.asarray(np.multiply(carried, self.inverse, out=np.zeros(len(carried)), where=carried > 0))
+
+    def select(self, flows: Ints) -> Problem:
+        """The problem of some flows; ways keep their numbers."""
+        bounds = (each[flows] for each in self.ways[3:])
+        ways = Ways(*self.ways[:3], *bounds)
+        traffic = self.traffic.select(flows)
+        return replace(self, traffic=traffic, ways=ways, demand_Bps=self.demand_Bps[flows])
 
     def routes(self, up: Ints, down: Ints) -> Routes:
         """Routes from chosen ways."""

@@ -215,15 +215,15 @@ class Telemetry:
                 result[self._between.get(ends, [])] = True
         return result
 
-    def applied(self, fabric: Fabric) -> Fabric:
-        """The fabric without what is avoided, with the capacity that others leave."""
+    def applied(self, fabric: Fabric, avoided: frozenset[Ends]) -> Fabric:
+        """The fabric without what is ``avoided``, with the capacity that others leave."""
         if not self.health:
             return fabric
         capacity = fabric.capacity_Bps.copy()
         for ends, state in self.health.items():
             if state.beyond:
                 capacity[self._between[ends]] *= max(LEAST_LEFT, 1.0 - state.beyond)
-        return replace(fabric, up=fabric.up & ~self._on(self.avoided(fabric)), capacity_Bps=capacity)
+        return replace(fabric, up=fabric.up & ~self._on(avoided), capacity_Bps=capacity)
 
 
 def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: float) -> Health:
