@@ -30,6 +30,26 @@ def mix(value: Any) -> Any:
 
 
 @jit
+def root(label: Any, node: int) -> int:
+    """The smallest node known to be joined with a node; the way there is halved (path halving)."""
+    while label[node] != node:
+        label[node] = label[label[node]]
+        node = label[node]
+    return node
+
+
+@jit
+def join(source: Any, target: Any, label: Any) -> None:
+    """Lower ``label``, the number of every node, to the smallest node that links join it with (union-find)."""
+    for at in range(len(source)):
+        a, b = root(label, source[at]), root(label, target[at])
+        # Labels point to smaller nodes only, so that a root is the smallest of its nodes.
+        label[max(a, b)] = min(a, b)
+    for node in range(len(label)):
+        label[node] = label[label[node]]
+
+
+@jit
 def spread(
     net: Any, dist: Any, queue: Any, waiting: Any, tail: int, low: int, high: int, relays: bool, goal: int
 ) -> None:

@@ -377,6 +377,16 @@ def repair(net: Any, ways: Any, target: float, steps: int, tries: int) -> bool:
 
 
 @jit
+def weigh_all(load: Any, inverse: Any, demand: Any, ways: Any, up: Any, down: Any) -> None:
+    """What every link carries with each flow on its path."""
+    for flow in range(len(up)):
+        for column in range(2 * ways.up.shape[1]):
+            link = link_at(ways, up[flow], down[flow], column)
+            if link >= 0:
+                load[link] += demand[flow] * inverse[link]
+
+
+@jit
 def settle_all(net: Any, ways: Any, up: Any, down: Any) -> None:
     """Every flow with a way on its path."""
     for flow in range(len(up)):
@@ -392,6 +402,49 @@ def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
         if net.up[flow] < 0:
             a, b, _ = best(ways, flow, net.load, net.inverse, net.demand[flow], smooth)
             settle(net, ways, flow, a, b)
+
+
+# Links of paths ------------------------------------------------------------------------------------
+
+
+@jit
+def all_up(links: Any, up: Any, live: Any) -> None:
+    """Which rows of ``links`` (-1 behind) are paths over links that are up."""
+    for flow in range(len(links)):
+        live[flow] = links.shape[1] > 0 and links[flow, 0] >= 0
+        for column in range(links.shape[1]):
+            link = links[flow, column]
+            if link < 0 or not live[flow]:
+                break
+            live[flow] = up[link]
+
+
+@jit
+def flows_on(links: Any, count: Any) -> None:
+    """Count the rows of ``links`` that have each link."""
+    for flow in range(len(links)):
+        for column in range(links.shape[1]):
+            if links[flow, column] >= 0:
+                count[links[flow, column]] += 1
+
+
+@jit
+def capped(links: Any, capacity: Any, number: Any, rates: Any, places: Any, ends: Any) -> int:
+    """Cap every flow at its links without a ``number`` (-1), and list the numbers of the others in ``places``, those
+    of a flow up to its ``ends``; how many there are."""
+    count = 0
+    for flow in range(len(links)):
+        for column in range(links.shape[1]):
+            link = links[flow, column]
+            if link < 0:
+                continue
+            if number[link] < 0:
+                rates[flow] = min(rates[flow], capacity[link])
+            else:
+                places[count] = number[link]
+                count += 1
+        ends[flow] = count
+    return count
 
 
 # Ways of given links ------------------------------------------------------------------------------

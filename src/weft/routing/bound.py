@@ -54,13 +54,15 @@ def levels(table: Climbs, fabric: Fabric) -> list[tuple[Ints, Ints, Ints]]:
 
     The controller asks for a bound at every event: what does not depend on flows is kept.
     """
-    low, high = table.level[fabric.source], table.level[fabric.target]
+    usable = np.flatnonzero(table.usable)
+    low, high = table.level[fabric.source[usable]], table.level[fabric.target[usable]]
+    top = np.maximum(low, high)
     result = []
     for height in range(int(table.level.max(initial=0)) if table.sound else 0):
         # Parts: what hangs together by links up to this height.  Their flows to other parts must climb one level more.
-        inner = table.usable & (low <= height) & (high <= height)
+        inner = usable[top <= height]
         part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
-        out = np.flatnonzero(table.usable & (low == height) & (high == height + 1))
+        out = usable[(low == height) & (high == height + 1)]
         result.append((part, out, part[fabric.source[out]]))
     return result
 

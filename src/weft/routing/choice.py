@@ -129,8 +129,13 @@ def on_links(problem: Problem, links: Ints, flows: Ints) -> PathChoice:
     A flow whose path is none of its ways has no path.
     """
     chosen = np.full((2, len(links)), -1, dtype=np.int64)
-    _kernels.follow(problem.ways, problem.fabric.target, flows, links, chosen[0], chosen[1])
+    follow(problem, links, flows, chosen)
     return PathChoice(problem, chosen[0], chosen[1])
+
+
+def follow(problem: Problem, links: Ints, flows: Ints, chosen: Ints) -> None:
+    """Write the numbers of some flows' ways, up and down, into ``chosen``."""
+    _kernels.follow(problem.ways, problem.fabric.target, flows, links, chosen[0], chosen[1])
 
 
 def links_of(routes: Routes, width: int = 0) -> Ints:

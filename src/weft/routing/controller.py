@@ -23,16 +23,17 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import components
-from weft.fabric.spec import Fabric, Floats, Ints, Mask
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Routes
+from weft.routing import _kernels
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links
-from weft.routing.plan import efficiency, path_rates
+from weft.routing.choice import ENOUGH, PathChoice, follow, links_of
+from weft.routing.plan import path_rates
 from weft.routing.problem import Problem, demands, routing_problem
 from weft.routing.routers import ROUTERS, improve
 from weft.routing.telemetry import Ends, LinkChange, LinkSample, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
-from weft.routing.ways import Climbs, climbs
+from weft.routing.ways import Climbs, Ways, climbs, table_ways, ways_of
 
 Down = frozenset[tuple[str, ...]]
 """What is down: a switch as one name, a link as those of its two ends, sorted."""
@@ -172,6 +173,7 @@ class _Routed:
     problem: Problem | None = None
     had: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     links: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    before: list[object] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,11 +195,19 @@ class _Network:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class _Part:
+    """What a job's flows ask of the whole fabric, and their ways there where all are in its table."""
+
+    demand_Bps: Floats
+    ways: Ways | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Known:
     """What follows from the jobs and the network of the last decision, which the next may need again."""
 
     jobs: list[JobTraffic] = field(default_factory=list)
-    demands: list[Floats] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     traffic: JobTraffic | None = None
     demand_Bps: Floats = field(default_factory=lambda: np.zeros(0))
     network: _Network | None = None
@@ -227,6 +237,10 @@ class Controller:
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
         self._known = _Known()
+        self._taken: dict[str, tuple[Ints, Ints]] = {}
+        """Of jobs the rows of links, and the numbers of the ways in the table that these are."""
+        self._measured: tuple[list[object], float | None, float | None] = [], None, None
+        """The last pace of the slowest group and mean, and what they are of."""
         self._network = _Network(standing=fabric, fabric=fabric, table=self._table)
 
     @property
@@ -414,15 +428,32 @@ class Controller:
         if not self.jobs:
             self.links = {}
             return _Routed()
+        before = self._state()
         flows, problem, low = self._asked()
-        choice, had, former = self._placed(problem, flows)
+        had, up, down = self._remembered(problem, flows)
+        # Where every flow is on one of its ways, all of them are up, and congestion is at the bound, all stay.
+        if len(flows) == len(self._flows()[0]) and np.all(up >= 0):
+            load = problem.fixed.copy()
+            _kernels.weigh_all(load, problem.inverse, problem.demand_Bps, problem.ways, up, down)
+            if (alpha := float(load.max(initial=0.0))) <= low * (1 + ENOUGH):
+                self.links = {name: self.links[name] for name in self.jobs}
+                return _Routed(
+                    alpha=round(alpha, DIGITS),
+                    low=round(low, DIGITS),
+                    problem=problem,
+                    had=had,
+                    links=had,
+                    before=before,
+                )
+        choice, former = self._placed(problem, up, down)
         # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
         # is left.
         if not np.isfinite(choice.congestion):
             problem = routing_problem(self.fabric, problem.traffic, checked=True, demand_Bps=problem.demand_Bps)
             low = closed_bound(problem)
             self._known = replace(self._known, problem=problem, low=low)
-            choice, had, former = self._placed(problem, flows)
+            had, up, down = self._remembered(problem, flows)
+            choice, former = self._placed(problem, up, down)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
@@ -439,14 +470,19 @@ class Controller:
             problem=problem,
             had=had,
             links=links,
+            before=before,
         )
 
     def _gain(self, result: _Routed) -> Gain:
         """The efficiency before and after a decision."""
         if result.problem is None:
             return Gain()
-        before, mean_before = self._pace(result.problem, result.had)
+        if _same(self._measured[0], result.before):
+            _, before, mean_before = self._measured
+        else:
+            before, mean_before = self._pace(result.problem, result.had)
         after, mean = (before, mean_before) if result.links is result.had else self._pace(result.problem, result.links)
+        self._measured = self._state(), after, mean
         return Gain(
             before=before,
             after=1.0 if after is None else after,
@@ -454,6 +490,11 @@ class Controller:
             mean_before=mean_before,
             mean_after=1.0 if mean is None else mean,
         )
+
+    def _state(self) -> list[object]:
+        """What the pace of flows with a path follows from: the network, the jobs and their paths."""
+        routed = [(job, self.links[name]) for name, job in self.jobs.items() if name in self.links]
+        return [self._network, *(each for pair in routed for each in pair)]
 
     def _pace(self, problem: Problem, links: Ints) -> tuple[float | None, float | None]:
         """The pace of the slowest group on some paths and the mean of all; None where no flow has one."""
@@ -465,20 +506,35 @@ class Controller:
         live = np.flatnonzero(_live(links, standing.up))
         rates = np.zeros(len(links))
         rates[live] = path_rates(standing, problem.traffic.select(live), links[live])
-        result = efficiency(problem.traffic.select(routed), rates[routed] / problem.demand_Bps[routed], 1.0)
-        return round(result.value, DIGITS), round(result.mean, DIGITS)
+        # Of the groups that have a flow with a path: those of a job that only arrives have no pace yet.
+        slowest = np.full(len(problem.traffic.job), np.inf)
+        np.minimum.at(slowest, problem.traffic.collective[routed], rates[routed] / problem.demand_Bps[routed])
+        paces = slowest[np.isfinite(slowest)]
+        return round(float(paces.min()), DIGITS), round(float(paces.mean()), DIGITS)
 
     def _flows(self) -> tuple[JobTraffic, Floats]:
         """All known flows with their demands, which are of the whole fabric."""
         jobs, known = list(self.jobs.values()), self._known
         if known.traffic is None or list(map(id, jobs)) != list(map(id, known.jobs)):
-            demand = {id(job): each for job, each in zip(known.jobs, known.demands, strict=True)}
-            each = [demand[id(job)] if id(job) in demand else demands(self.whole, job) for job in jobs]
-            self._known = known = _Known(
-                jobs=jobs, demands=each, traffic=merged(jobs), demand_Bps=np.concatenate(each)
-            )
+            parts = {id(job): part for job, part in zip(known.jobs, known.parts, strict=True)}
+            each = [parts[id(job)] if id(job) in parts else self._part(job) for job in jobs]
+            demand = np.concatenate([part.demand_Bps for part in each])
+            self._known = known = _Known(jobs=jobs, parts=each, traffic=merged(jobs), demand_Bps=demand)
         assert known.traffic is not None
         return known.traffic, known.demand_Bps
+
+    def _part(self, job: JobTraffic) -> _Part:
+        ways, listed = table_ways(self.whole, job.source, job.target, self._table)
+        return _Part(demand_Bps=demands(self.whole, job), ways=None if len(listed) else ways)
+
+    def _ways(self) -> Ways | None:
+        """The ways of all flows, where those of the jobs fit together and hold on the present network."""
+        inside = self.whole.tier == SCALE_UP
+        ways = [part.ways for part in self._known.parts]
+        if None in ways or not np.array_equal(self.fabric.up[inside], self.whole.up[inside]):
+            return None
+        bounds = map(np.concatenate, zip(*(each[3:] for each in ways if each is not None), strict=True))
+        return Ways(self._table.top, self._table.up, self._table.down, *bounds)
 
     def _asked(self) -> tuple[Ints, Problem, float]:
         """The flows between which a path is left, their problem, and its bound.
@@ -490,8 +546,13 @@ class Controller:
         if known.problem is None or known.network is not network:
             flows = np.flatnonzero(~network.cut(every))
             traffic = every.select(flows) if len(flows) < len(every) else every
-            problem = routing_problem(
-                network.fabric, traffic, table=network.table, checked=True, demand_Bps=demand[flows]
+            ways = self._ways()
+            if ways is None:
+                ways = ways_of(network.fabric, traffic.source, traffic.target, network.table)
+            elif len(flows) < len(every):
+                ways = Ways(*ways[:3], *(bound[flows] for bound in ways[3:]))
+            problem = Problem(
+                fabric=network.fabric, traffic=traffic, climbs=network.table, ways=ways, demand_Bps=demand[flows]
             )
             self._known = known = replace(
                 known, network=network, flows=flows, problem=problem, low=closed_bound(problem)
@@ -499,14 +560,29 @@ class Controller:
         assert known.problem is not None
         return known.flows, known.problem, known.low
 
-    def _placed(self, problem: Problem, flows: Ints) -> tuple[PathChoice, Ints, tuple[Ints, Ints]]:
-        """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
-        had = self._had(2 * problem.ways.up.shape[1] + 2)[flows]
+    def _remembered(self, problem: Problem, flows: Ints) -> tuple[Ints, Ints, Ints]:
+        """The links that flows had, and the numbers of their ways where these are up; -1 where none are."""
+        had = self._had(2 * problem.ways.up.shape[1] + 2)
+        ways = np.full((2, len(had)), -1, dtype=np.int64)
+        begin = 0
+        for name, job in self.jobs.items():
+            rows, numbers = self._taken.get(name, (None, ways[:, :0]))
+            if rows is not None and rows is self.links.get(name) and problem.ways.top is self._table.top:
+                ways[:, begin : begin + len(rows)] = numbers
+            begin += len(job)
+        if len(flows) < len(had):
+            had, ways = had[flows], ways[:, flows]
+        live = _live(had, self.fabric.up)
+        follow(problem, had, np.flatnonzero(live & (ways[0] < 0)), ways)
+        ways[:, ~live] = -1
+        return had, ways[0], ways[1]
+
+    def _placed(self, problem: Problem, up: Ints, down: Ints) -> tuple[PathChoice, tuple[Ints, Ints]]:
+        """Flows with a live path on it, the others where they hurt least; the ways that all had."""
         # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
-        choice = on_links(problem, had, np.flatnonzero(_live(had, self.fabric.up)))
-        former = choice.up.copy(), choice.down.copy()
+        choice = PathChoice(problem, up, down)
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
-        return choice, had, former
+        return choice, (up, down)
 
     def _had(self, width: int) -> Ints:
         """The links that every flow had, -1 behind; rows of -1 for flows without a path."""
@@ -560,8 +636,18 @@ class Controller:
         # Flows without a path keep a row of -1, so that a later event can place them.
         ends = np.cumsum([len(job) for job in self.jobs.values()])
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
-        every[flows] = links
-        self.links = dict(zip(self.jobs, np.split(every, ends[:-1]), strict=True))
+        ways = np.full((2, len(every)), -1, dtype=np.int64)
+        every[flows], ways[0, flows], ways[1, flows] = links, choice.up, choice.down
+        for name, rows, numbers in zip(
+            self.jobs, np.split(every, ends[:-1]), np.split(ways, ends[:-1], axis=1), strict=True
+        ):
+            # Rows that stay as they were stay the same array: what is known of them is kept.
+            old = self.links.get(name)
+            rows = old if old is not None and np.array_equal(old, rows) else rows.copy()
+            self.links = self.links | {name: rows}
+            if problem.ways.top is self._table.top:
+                self._taken[name] = rows, numbers.copy()
+        self.links = {name: self.links[name] for name in self.jobs}
         return tuple(moves), links if moves else had
 
     @property
@@ -572,7 +658,13 @@ class Controller:
 
 def _live(links: Ints, up: Mask) -> Mask:
     """Which flows have a path whose links are up; rows of ``links``, -1 behind."""
-    return np.asarray((links[:, 0] >= 0) & np.where(links >= 0, up[links], True).all(axis=1))
+    live = np.zeros(len(links), dtype=bool)
+    _kernels.all_up(links, up, live)
+    return live
+
+
+def _same(these: list[object], those: list[object]) -> bool:
+    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
 
 
 def keys_of(traffic: JobTraffic, flows: Ints) -> list[Key]:

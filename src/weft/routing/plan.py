@@ -24,7 +24,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
-from weft.routing import routers
+from weft.routing import _kernels, routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import links_of, on_links
 from weft.routing.problem import Problem, routing_problem
@@ -226,19 +226,18 @@ def path_rates(fabric: Fabric, traffic: JobTraffic, links: Ints) -> Floats:
     A link with one flow is a cap on that flow, so that only links with several are left to share.
     """
     capacity = np.where(fabric.up, fabric.capacity_Bps, 0.0)
-    on_path = links >= 0
-    several = np.bincount(links[on_path], minlength=fabric.links) > 1
-    shared = on_path & several[links]
-    alone = np.where(on_path & ~shared, capacity[links], np.inf).min(axis=1, initial=np.inf)
-    rates = np.minimum(alone, traffic.cap_Bps)
-    crowd = np.flatnonzero(shared.any(axis=1))
+    count, rates = np.zeros(fabric.links, dtype=np.int64), traffic.cap_Bps.copy()
+    _kernels.flows_on(links, count)
+    shared = np.flatnonzero(count > 1)
+    number = np.full(fabric.links, -1, dtype=np.int64)
+    number[shared] = np.arange(len(shared))
+    places, ends = np.zeros(links.size, dtype=np.int64), np.zeros(len(links) + 1, dtype=np.int64)
+    used = _kernels.capped(links, capacity, number, rates, places, ends[1:])
+    crowd = np.flatnonzero(np.diff(ends))
     if len(crowd):
-        shared = shared[crowd]
-        number = np.cumsum(several) - 1
-        indptr = np.concatenate([[0], np.cumsum(shared.sum(axis=1))])
-        places, each = number[links[crowd][shared]], np.ones(len(crowd))
-        usage = np.ones(len(places))
-        rates[crowd] = maxmin.solve(capacity[several], indptr, places, usage, each, rates[crowd])
+        indptr = np.append(0, ends[1:][crowd])
+        usage, weight = np.ones(used), np.ones(len(crowd))
+        rates[crowd] = maxmin.solve(capacity[shared], indptr, places[:used], usage, weight, rates[crowd])
     return rates
 
 

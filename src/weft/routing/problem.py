@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class Problem:
         """What links carry whatever the choice."""
         load = np.zeros(self.fabric.links)
         for links in (self.ways.first, self.ways.last):
-            chosen = links >= 0
-            np.add.at(load, links[chosen], self.demand_Bps[chosen] * self.inverse[links[chosen]])
+            chosen = np.flatnonzero(links >= 0)
+            load += np.bincount(links[chosen], self.demand_Bps[chosen] * self.inverse[links[chosen]], len(load))
         return load
 
     @cached_property
@@ -150,8 +150,8 @@ def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> Floats:
 def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, Floats]]:
     """Port of each flow at its source, then at its target, and what all ports let through: NICs, then the links of
     accelerators in their domains (for flows that stay there), then single links that join two accelerators."""
-    hosts, outer = fabric.accelerators, fabric.tier > SCALE_UP
-    inner = np.flatnonzero(~outer & fabric.up & (np.maximum(fabric.source, fabric.target) < hosts))
+    hosts = fabric.accelerators
+    inner = np.flatnonzero((fabric.tier <= SCALE_UP) & fabric.up & (np.maximum(fabric.source, fabric.target) < hosts))
     pairs = fabric.source[inner] * hosts + fabric.target[inner]
     order = np.argsort(pairs, kind="stable")
     at = np.minimum(np.searchsorted(pairs[order], source * hosts + target), max(len(pairs) - 1, 0))
@@ -159,14 +159,20 @@ def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, F
     same = fabric.domain[source] == fabric.domain[target]
     # A flow uses its accelerator's NICs, or its links in the domain where both ends are in one, or the one link that
     # joins just these two.
-    for link_ends, ends in ((fabric.source, source), (fabric.target, target)):
-        from_host = link_ends < hosts
-        nic, domain = (
-            np.bincount(link_ends[from_host & kind], fabric.capacity_Bps[from_host & kind], hosts)
-            for kind in (outer, ~outer)
-        )
+    for (nic, domain), ends in zip(_capacities(fabric), (source, target), strict=True):
         inside = (same & (domain[ends] > 0)) | (nic[ends] == 0)
         port = np.where(inside, hosts + ends, ends)
         if len(pairs):
             port = np.where(inside & direct, 2 * hosts + inner[order][at], port)
         yield port, np.maximum(np.concatenate([nic, domain, fabric.capacity_Bps]), 1e-300)
+
+
+@lru_cache(maxsize=4)
+def _capacities(fabric: Fabric) -> list[list[Floats]]:
+    """What the NICs of every accelerator let through, and its links in the domain; out of it, then into it."""
+    outer = fabric.tier > SCALE_UP
+    result = []
+    for ends in (fabric.source, fabric.target):
+        kinds = [np.flatnonzero((ends < fabric.accelerators) & kind) for kind in (outer, ~outer)]
+        result.append([np.bincount(ends[each], fabric.capacity_Bps[each], fabric.accelerators) for each in kinds])
+    return result

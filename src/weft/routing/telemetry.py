@@ -113,12 +113,17 @@ class Telemetry:
     health: Mapping[Ends, Health] = field(default_factory=dict)
 
     @cached_property
-    def _between(self) -> Mapping[Ends, Ints]:
-        """The links from each node to each other."""
-        result: dict[Ends, list[int]] = defaultdict(list)
-        for link, ends in enumerate(zip(self.whole.source.tolist(), self.whole.target.tolist(), strict=True)):
-            result[ends].append(link)
-        return {ends: np.array(links) for ends, links in result.items()}
+    def _by_ends(self) -> tuple[Ints, Ints]:
+        """All links by their ends, and the ends as one number."""
+        key = self.whole.source * self.whole.nodes + self.whole.target
+        order = np.argsort(key, kind="stable")
+        return order, key[order]
+
+    def _between(self, ends: Ends) -> Ints:
+        """The links from one node to another."""
+        order, key = self._by_ends
+        wanted = ends[0] * self.whole.nodes + ends[1]
+        return order[slice(*np.searchsorted(key, [wanted, wanted + 1]).tolist())]
 
     def after(
         self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
@@ -131,7 +136,7 @@ class Telemetry:
         health = dict(self.health)
         changes: list[LinkChange] = []
         for sample in samples:
-            links = self._between[sample.ends]
+            links = self._between(sample.ends)
             capacity = float(self.whole.capacity_Bps[links].sum())
             now = _measured(health.get(sample.ends), sample, time_s, capacity)
             now = self._loss_counted(now, time_s)
@@ -140,7 +145,7 @@ class Telemetry:
                 changes += change
             health[sample.ends] = now
         result = replace(self, health=health)
-        result.__dict__["_between"] = self._between  # of the same fabric: kept, as it takes longer than the rest
+        result.__dict__["_by_ends"] = self._by_ends  # of the same fabric: kept, as it takes longer than the rest
         return result, changes
 
     @staticmethod
@@ -203,7 +208,7 @@ class Telemetry:
             roots = root(int(part[a])), root(int(part[b]))
             if roots[0] == roots[1]:
                 unneeded.add((a, b))
-            elif bool(live[self._between[a, b]].any()):
+            elif bool(live[self._between((a, b))].any()):
                 parent[roots[0]] = roots[1]
         return frozenset(unneeded)
 
@@ -212,7 +217,7 @@ class Telemetry:
         result = np.zeros(self.whole.links, dtype=bool)
         for a, b in pairs:
             for ends in ((a, b), (b, a)):
-                result[self._between.get(ends, [])] = True
+                result[self._between(ends)] = True
         return result
 
     def applied(self, fabric: Fabric, avoided: frozenset[Ends]) -> Fabric:
@@ -222,7 +227,7 @@ class Telemetry:
         capacity = fabric.capacity_Bps.copy()
         for ends, state in self.health.items():
             if state.beyond:
-                capacity[self._between[ends]] *= max(LEAST_LEFT, 1.0 - state.beyond)
+                capacity[self._between(ends)] *= max(LEAST_LEFT, 1.0 - state.beyond)
         return replace(fabric, up=fabric.up & ~self._on(avoided), capacity_Bps=capacity)
 
 

@@ -155,7 +155,12 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, table: Climbs | None = N
     Args:
         table: ``climbs(fabric)``, if known already.
     """
-    result = table or climbs(fabric)
+    ways, apart = table_ways(fabric, source, target, table or climbs(fabric))
+    return _listed(fabric, source, target, ways, apart) if len(apart) else ways
+
+
+def table_ways(fabric: Fabric, source: Ints, target: Ints, result: Climbs) -> tuple[Ways, Ints]:
+    """The ways of flows in a table, and the flows that have none there."""
     # Flows between accelerators of one domain stay on its scale-up links, where it has any.
     inside = (fabric.tier == SCALE_UP) & fabric.up & (fabric.source < fabric.accelerators)
     joined = np.isin(np.arange(int(fabric.domain.max(initial=0)) + 1), fabric.domain[fabric.source[inside]])
@@ -178,8 +183,7 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, table: Climbs | None = N
     first, last = result.nic[source].copy(), result.reverse[result.nic[target]].copy()
     last[result.nic[target] < 0] = -1
     first[apart], last[apart] = -1, -1
-    shared = Ways(result.top, result.up, result.down, bounds[0], bounds[1], bounds[2], bounds[3], first, last)
-    return _listed(fabric, source, target, shared, apart) if len(apart) else shared
+    return Ways(result.top, result.up, result.down, bounds[0], bounds[1], bounds[2], bounds[3], first, last), apart
 
 
 def routes_of(fabric: Fabric, ways: Ways, up: Ints, down: Ints) -> Routes:
