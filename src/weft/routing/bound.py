@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.errors import Unsupported
-from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import spans
 from weft.routing.problem import SAME, Problem
@@ -31,57 +29,67 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     # Bound 1: links that leave no choice.  Bound 2: every cut between a part and the rest.
-    highest = float(problem.fixed.max(initial=0.0))
-    for ends, cross, at, links in _parts(problem):
-        highest = max(highest, _cut(problem, ends, cross, at, links, whole))
+    highest, traffic = float(problem.fixed.max(initial=0.0)), problem.traffic
+    listed = problem.ways.up_end > len(problem.climbs.top)
+    for level in levels(problem.climbs, problem.fabric):
+        # Flows to other parts must climb one level more.
+        cross = np.flatnonzero(~listed & (level.part[traffic.source] != level.part[traffic.target]))
+        if not len(cross):
+            continue
+        demand = problem.demand_Bps[cross]
+        equal = whole and np.ptp(demand) <= SAME * demand.max()
+        for ends, wide, capacity in zip((traffic.source, traffic.target), level.wide, level.capacity, strict=True):
+            part = level.part[ends[cross]]
+            if equal and capacity is not None:
+                # Equal flows on equal links come whole: by the pigeonhole principle one link has ceil(many / count).
+                many = np.bincount(part, minlength=len(wide)) / np.maximum(level.count, 1)
+                highest = max(highest, float(demand[0] / capacity * np.ceil(many.max())))
+            else:
+                # The mean over the links of a cut is no more than the highest of them.
+                pressing = np.bincount(part, demand, len(wide))
+                highest = max(highest, float((pressing / np.maximum(wide, 1e-300)).max()))
     return highest
 
 
-def _parts(problem: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Of each level and direction: the part of every flow that crosses, these flows, and of the links out of parts
-    which part that is, and the links."""
-    table, traffic = problem.climbs, problem.traffic
-    listed = problem.ways.up_end > len(table.top)
-    for part, out, at in levels(table, problem.fabric):
-        cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
-        for ends, links in ((traffic.source, out), (traffic.target, table.reverse[out])):
-            yield part[ends[cross]], cross, at, links
+class Level(NamedTuple):
+    """The parts that hang together up to a level: of every node, by its smallest node.
+
+    ``count`` links lead out of a part, ``wide`` together, out and into it; each has ``capacity`` where all are equal.
+    """
+
+    part: Ints
+    count: Ints
+    wide: list[Floats]
+    capacity: list[float | None]
 
 
 @lru_cache(maxsize=2)
-def levels(table: Climbs, fabric: Fabric) -> list[tuple[Ints, Ints, Ints]]:
-    """Of each level the part of every node, the links out of parts, and the part of each.
+def levels(table: Climbs, fabric: Fabric) -> list[Level]:
+    """The parts of every level.
 
     The controller asks for a bound at every event: what does not depend on flows is kept.
     """
-    usable = np.flatnonzero(table.usable)
-    low, high = table.level[fabric.source[usable]], table.level[fabric.target[usable]]
-    top = np.maximum(low, high)
+    from weft.fabric._walk import join
+
+    upward = table.upward[table.usable[table.upward]]
+    begin, label = table.level[fabric.source[upward]], np.arange(fabric.nodes)
     result = []
     for height in range(int(table.level.max(initial=0)) if table.sound else 0):
-        # Parts: what hangs together by links up to this height.  Their flows to other parts must climb one level more.
-        inner = usable[top <= height]
-        part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
-        out = usable[(low == height) & (high == height + 1)]
-        result.append((part, out, part[fabric.source[out]]))
+        out = upward[begin == height]
+        at = label[fabric.source[out]]
+        each = [fabric.capacity_Bps[links] for links in (out, table.reverse[out])]
+        same = [len(one) > 0 and np.ptp(one) <= SAME * one.max() for one in each]
+        result.append(
+            Level(
+                part=label.copy(),
+                count=np.bincount(at, minlength=fabric.nodes),
+                wide=[np.bincount(at, one, fabric.nodes) for one in each],
+                capacity=[float(one[0]) if equal else None for one, equal in zip(each, same, strict=True)],
+            )
+        )
+        # What hangs together up to the next level: the same, and what these links join.
+        join.sized(4 * len(out) + fabric.nodes)(fabric.source[out], fabric.target[out], label)
     return result
-
-
-def _cut(problem: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:
-    """The load of the part whose flows press hardest on its links (of which ``at`` says the part)."""
-    if not len(flows):
-        return 0.0
-    count = int(max(part.max(), at.max(initial=0))) + 1
-    # The mean over the links of a cut is no more than the highest of them.
-    wide = np.bincount(at, problem.fabric.capacity_Bps[links], count)
-    pressing = np.bincount(part, problem.demand_Bps[flows], count)
-    used = pressing > 0
-    demand, capacity = problem.demand_Bps[flows], problem.fabric.capacity_Bps[links]
-    if not whole or np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
-        return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
-    # Equal flows on equal links come whole: by the pigeonhole principle one link has at least ceil(many / share).
-    many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
-    return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

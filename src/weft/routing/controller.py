@@ -565,6 +565,7 @@ class Controller:
         had = self._had(2 * problem.ways.up.shape[1] + 2)
         ways = np.full((2, len(had)), -1, dtype=np.int64)
         begin = 0
+        self._taken = {name: self._taken[name] for name in self.jobs if name in self._taken}
         for name, job in self.jobs.items():
             rows, numbers = self._taken.get(name, (None, ways[:, :0]))
             if rows is not None and rows is self.links.get(name) and problem.ways.top is self._table.top:
@@ -634,20 +635,20 @@ class Controller:
             old = tuple(link for link in had[flow].tolist() if link >= 0)
             moves.append(Move(flow=key, path=path, new=not live[flow], old=old))
         # Flows without a path keep a row of -1, so that a later event can place them.
-        ends = np.cumsum([len(job) for job in self.jobs.values()])
-        every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
-        ways = np.full((2, len(every)), -1, dtype=np.int64)
-        every[flows], ways[0, flows], ways[1, flows] = links, choice.up, choice.down
-        for name, rows, numbers in zip(
-            self.jobs, np.split(every, ends[:-1]), np.split(ways, ends[:-1], axis=1), strict=True
-        ):
+        links_after = {}
+        begin, ways = 0, np.stack([choice.up, choice.down])
+        for name, job in self.jobs.items():
+            at = slice(*np.searchsorted(flows, [begin, begin + len(job)]).tolist())
+            rows = np.full((len(job), links.shape[1]), -1, dtype=np.int64)
+            numbers = np.full((2, len(job)), -1, dtype=np.int64)
+            rows[flows[at] - begin], numbers[:, flows[at] - begin] = links[at], ways[:, at]
             # Rows that stay as they were stay the same array: what is known of them is kept.
             old = self.links.get(name)
-            rows = old if old is not None and np.array_equal(old, rows) else rows.copy()
-            self.links = self.links | {name: rows}
+            links_after[name] = old if old is not None and np.array_equal(old, rows) else rows
             if problem.ways.top is self._table.top:
-                self._taken[name] = rows, numbers.copy()
-        self.links = {name: self.links[name] for name in self.jobs}
+                self._taken[name] = links_after[name], numbers
+            begin += len(job)
+        self.links = links_after
         return tuple(moves), links if moves else had
 
     @property

@@ -6,7 +6,6 @@ flows is taken off its capacity.  Both with hysteresis, so that figures that wav
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
+from weft.fabric.traffic import spans
 
 PACKET_BYTES = 4096.0
 """Of a packet, where only bytes are counted: the largest InfiniBand and RoCE payload."""
@@ -119,11 +119,13 @@ class Telemetry:
         order = np.argsort(key, kind="stable")
         return order, key[order]
 
-    def _between(self, ends: Ends) -> Ints:
-        """The links from one node to another."""
+    def _between(self, *pairs: Ends) -> tuple[Ints, Ints]:
+        """The links from one node to another, of several pairs, and how many of each."""
         order, key = self._by_ends
-        wanted = ends[0] * self.whole.nodes + ends[1]
-        return order[slice(*np.searchsorted(key, [wanted, wanted + 1]).tolist())]
+        wanted = np.array([a * self.whole.nodes + b for a, b in pairs], dtype=np.int64)
+        first = np.searchsorted(key, wanted)
+        count = np.searchsorted(key, wanted, side="right") - first
+        return order[spans(first, count)], count
 
     def after(
         self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
@@ -136,7 +138,7 @@ class Telemetry:
         health = dict(self.health)
         changes: list[LinkChange] = []
         for sample in samples:
-            links = self._between(sample.ends)
+            links, _ = self._between(sample.ends)
             capacity = float(self.whole.capacity_Bps[links].sum())
             now = _measured(health.get(sample.ends), sample, time_s, capacity)
             now = self._loss_counted(now, time_s)
@@ -208,16 +210,14 @@ class Telemetry:
             roots = root(int(part[a])), root(int(part[b]))
             if roots[0] == roots[1]:
                 unneeded.add((a, b))
-            elif bool(live[self._between((a, b))].any()):
+            elif bool(live[self._between((a, b))[0]].any()):
                 parent[roots[0]] = roots[1]
         return frozenset(unneeded)
 
     def _on(self, pairs: Mapping[Ends, float] | frozenset[Ends]) -> Mask:
         """The links between pairs of nodes, both ways."""
         result = np.zeros(self.whole.links, dtype=bool)
-        for a, b in pairs:
-            for ends in ((a, b), (b, a)):
-                result[self._between(ends)] = True
+        result[self._between(*pairs, *((b, a) for a, b in pairs))[0]] = True
         return result
 
     def applied(self, fabric: Fabric, avoided: frozenset[Ends]) -> Fabric:
@@ -225,9 +225,9 @@ class Telemetry:
         if not self.health:
             return fabric
         capacity = fabric.capacity_Bps.copy()
-        for ends, state in self.health.items():
-            if state.beyond:
-                capacity[self._between(ends)] *= max(LEAST_LEFT, 1.0 - state.beyond)
+        beyond = {ends: state.beyond for ends, state in self.health.items() if state.beyond}
+        links, count = self._between(*beyond)
+        capacity[links] *= np.repeat(np.maximum(LEAST_LEFT, 1.0 - np.array([*beyond.values()])), count)
         return replace(fabric, up=fabric.up & ~self._on(avoided), capacity_Bps=capacity)
 
 

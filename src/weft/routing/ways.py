@@ -52,12 +52,14 @@ class Climbs:
     """Ways up from every switch and every host with several NICs, level by level.
 
     ``slices[h]`` has the bounds of the ways of each node that end at level ``h``; ``nic`` is the only usable
-    NIC of a host (-1: several, or none).  ``sound`` is False where links do not join adjacent levels.
+    NIC of a host (-1: several, or none).  ``upward`` links lead one level up.  ``sound`` is False where links do not
+    join adjacent levels.
     """
 
     level: Ints
     reverse: Ints
     usable: Mask
+    upward: Ints
     nic: Ints
     slices: tuple[Ints, ...]
     top: Small
@@ -140,6 +142,7 @@ def _grown(
         level=level,
         reverse=reverse,
         usable=usable,
+        upward=np.sort(upward),
         nic=nic,
         slices=tuple(slices),
         top=tops.astype(np.int32),
