@@ -149,7 +149,15 @@ def test_a_watched_story(weft: Run, story: list[str]) -> None:
     assert weft(*WATCH, "--events", "story.jsonl") == (code, out, err)
     code, table, _ = weft(*WATCH[:4], "--events", "story.jsonl")
     assert code == 0
-    assert len(table.splitlines()) == 8
+    assert len(table.splitlines()) == 1 + 1 + 7 + 1
+    assert table.splitlines()[-1].startswith("7 decisions: ")
+    code, again, _ = weft(*WATCH[:4], "--events", "story.jsonl", "--state", "drawn", "--chart", "over-time.svg")
+    assert (code, again) == (0, table)
+    # A restart draws what was decided before as well.
+    first = Path("over-time.svg").read_bytes()
+    assert weft(*WATCH[:4], "--events", "story.jsonl", "--state", "drawn", "--chart", "over-time.svg")[0] == 0
+    assert Path("over-time.svg").read_bytes() == first
+    assert b"best possible" in first
 
 
 @pytest.mark.parametrize("stop", [0, 1, 4, 7])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import pytest
+
 from weft.fabric.families import clos
 from weft.routing.controller import Decision, Gain, Move
 from weft.routing.telemetry import LinkChange
-from weft.views.route import change_lines, decision_line, decision_to_json, heading_line
+from weft.views.route import change_lines, decision_line, decision_to_json, heading_line, reason
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {
@@ -47,12 +49,30 @@ def decision(**changes) -> Decision:
 
 
 def test_columns_align() -> None:
-    head = heading_line()
-    line = decision_line(decision())
-    assert " ".join(line.split()) == "3 9.50 s switch-down 12,345 4 1 2 25.0% 80.0% 100.0%"
-    assert len(head) == len(line) <= 80
-    assert head.index("flows") + len("flows") == line.index("12,345") + len("12,345")
-    assert head.index("event") == line.index("switch-down")
+    head = heading_line().split("\n")[1]
+    line = decision_line(decision(placed=1234, about="spine-1"))
+    said = "1,234 flows lost their path; 1 flow moved against collisions; 2 flows cut off; no better routes yet"
+    assert " ".join(line.split()) == f"3 9.50 s switch-down spine-1 1,234 1 25.0% 80.0% 100.0% {said}"
+    assert head.index("placed") + len("placed") == line.index("1,234") + len("1,234")
+    for column, cell in (("event", "switch-down"), ("of", "spine-1"), ("reason", said)):
+        assert head.index(column) == line.index(cell)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "job-arrives", "moved": 0, "cut": 0, "alpha": 1.0}, "4 new flows"),
+        ({"kind": "tick", "placed": 0, "moved": 0, "cut": 0, "alpha": 1.0}, "at the best possible"),
+        ({"kind": "measured", "placed": 0, "moved": 0, "cut": 0, "withheld": True}, "moves would gain less than 5%"),
+        (
+            {"how": "replanned", "placed": 0, "cut": 0, "alpha": 1.0},
+            "all planned again: 1 flow moved against collisions",
+        ),
+        ({"how": "rolled-back"}, "the network did not take the change"),
+    ],
+)
+def test_reasons(changes: dict[str, object], said: str) -> None:
+    assert reason(decision(**changes)) == said
 
 
 def test_the_beginning() -> None:
@@ -76,6 +96,8 @@ def test_json() -> None:
         "alpha": 1.25,
         "alpha_bound": 1.0,
         "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
+        "about": "",
+        "reason": "4 flows lost their path; 1 flow moved against collisions; 2 flows cut off; no better routes yet",
         "changes": [],
     }
     assert moves == [

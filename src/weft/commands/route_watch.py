@@ -25,6 +25,7 @@ import click
 from weft.commands.command_line import command
 from weft.commands.networks import fabric_file
 from weft.commands.options import Options, option
+from weft.commands.output import chart_option, deliver_chart
 from weft.errors import BadInput, printable
 from weft.files import read_text
 from weft.units import counted
@@ -69,6 +70,7 @@ class WatchOutput(Options):
         None, "Show each change as a call of CMD ROUTES.json ROUTES.diff (run it: --push).", metavar="CMD"
     )
     push: bool = option(False, "Run the --apply command; where it fails, run it with the old routes.")
+    chart: str | None = chart_option("efficiency over time")
     form: Literal["table", "json"] = option("table", "Format of decisions, one a line.", "--format")
 
     needs = {"push": "apply"}
@@ -85,8 +87,8 @@ def watch_command(options: WatchOptions, out: WatchOutput) -> None:
     Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a measured collective) and
     tick. weft route export events writes arrivals.
 
-    Each event gives one line: flows placed, flows moved from a live path, flows cut off, and the pace of the slowest
-    collective (share of its pace alone) before, after and at most. With --routes the first line is the repair of the
+    Each event gives one line: flows placed, flows moved from a live path, the pace of the slowest collective (share of
+    its pace alone) before, after and at best, and the reason. With --routes the first line is the repair of the
     installed routes. With --state a decision is on disk before it is printed.
     """
     from weft.fabric.families.clos import two_layers
@@ -114,11 +116,17 @@ class _RouteFeed:
     def __init__(self, controller: Controller, options: WatchOptions, out: WatchOutput, hook: Hook | None) -> None:
         self.controller, self.options, self.out, self.hook = controller, options, out, hook
         self.stuck = ""
+        self.lines: list[str] = []
+        """All decisions, where they are drawn."""
+        self.placed, self.moved = 0, 0
 
     def run(self, store: Store | None, done: int) -> None:
         """Decide on all events."""
-        from weft.views.route import heading_line
+        from weft.views.route import heading_line, summary_line
 
+        if self.out.chart is not None and store is not None:
+            self.lines = store.decisions()
+        decision: Decision | None = None
         if self.out.form == "table":
             click.echo(heading_line())
         for place, event in self._events(store, done):
@@ -130,6 +138,12 @@ class _RouteFeed:
             if self.stuck:
                 remedy = "check the installed routes with weft route audit"
                 raise BadInput(f"leaves the network in doubt: {self.stuck}", where="--apply", remedy=remedy)
+        if decision is not None and self.out.form == "table":
+            click.echo(summary_line(decision, self.placed, self.moved))
+        if self.out.chart is not None:
+            from weft.views.charts.control import efficiency_chart
+
+            deliver_chart(efficiency_chart([json.loads(line) for line in self.lines]), self.out.chart)
 
     def _events(self, store: Store | None, done: int) -> Iterator[tuple[str, Event]]:
         """The installed routes, then all events without a decision, with their places.
@@ -196,6 +210,9 @@ class _RouteFeed:
         text = decision_to_json(decision, fabric, push=push)
         if store is not None:
             store.save(event.text, decision, text)
+        if self.out.chart is not None:
+            self.lines.append(text)
+        self.placed, self.moved = self.placed + decision.placed, self.moved + decision.moved
         if self.out.form == "json":
             click.echo(text)
         else:

@@ -41,8 +41,8 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
         for ends, wide, capacity in zip((traffic.source, traffic.target), level.wide, level.capacity, strict=True):
             part = level.part[ends[cross]]
             if equal and capacity is not None:
-                # Equal flows on equal links come whole: by the pigeonhole principle one link has ceil(many / count).
-                many = np.bincount(part, minlength=len(wide)) / np.maximum(level.count, 1)
+                # Equal flows on equal links come whole: by the pigeonhole principle one link has ceil(many / links).
+                many = np.bincount(part, minlength=len(wide)) / np.maximum(level.links, 1)
                 highest = max(highest, float(demand[0] / capacity * np.ceil(many.max())))
             else:
                 # The mean over the links of a cut is no more than the highest of them.
@@ -54,11 +54,11 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
 class Level(NamedTuple):
     """The parts that hang together up to a level: of every node, by its smallest node.
 
-    ``count`` links lead out of a part, ``wide`` together, out and into it; each has ``capacity`` where all are equal.
+    ``links`` lead out of a part, ``wide`` together, out and into it; each has ``capacity`` where all are equal.
     """
 
     part: Ints
-    count: Ints
+    links: Ints
     wide: list[Floats]
     capacity: list[float | None]
 
@@ -82,8 +82,8 @@ def levels(table: Climbs, fabric: Fabric) -> list[Level]:
         result.append(
             Level(
                 part=label.copy(),
-                count=np.bincount(at, minlength=fabric.nodes),
-                wide=[np.bincount(at, one, fabric.nodes) for one in each],
+                links=np.bincount(at, minlength=fabric.nodes),
+                wide=[np.asarray(np.bincount(at, one, fabric.nodes), dtype=np.float64) for one in each],
                 capacity=[float(one[0]) if equal else None for one, equal in zip(each, same, strict=True)],
             )
         )

@@ -17,13 +17,14 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Literal, get_args
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import components
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask, ranks
 from weft.fabric.traffic import Routes
 from weft.routing import _kernels
 from weft.routing.bound import closed_bound
@@ -79,6 +80,12 @@ REPLAN_S = 60.0
 QUIET = ("traffic", "tick")
 """Events after which routes above the bound are only looked at again when that is due; so are counters that change
 nothing."""
+GAIN = 0.05
+"""Share by which a new plan has to raise the pace of the slowest collective before a measurement moves flows."""
+STEP = 0.05
+"""A measured job is the known one while no flow is new, and none has a demand that differs by more than this share."""
+MISSES = 2
+"""Measurements in a row without a job that end it: a job may pause for one."""
 DIGITS = 9
 
 Path = tuple[int, ...]
@@ -97,12 +104,13 @@ class Event:
 
     ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic" those that
     were measured); ``nodes`` are the two ends of a link, or a switch.  "counters" has ``samples`` of links;
-    "installed" the ``traffic`` of all jobs and the ``routes`` that it has.  A "tick" says that time has passed.
+    "installed" the ``traffic`` of all jobs and the ``routes`` that it has, "measured" the ``traffic`` of all jobs that
+    were recognised.  A "tick" says that time has passed.
     ``text`` is the event as it was read.
     """
 
     time_s: float
-    kind: Kind | Literal["counters", "installed"]
+    kind: Kind | Literal["counters", "installed", "measured"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
@@ -142,7 +150,8 @@ class Decision:
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
     well), "replanned" (all planned again), "rolled-back" (the network did not take it).  ``moved`` counts
     flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
-    come up again.  ``changes`` is what measurements changed.
+    come up again.  ``changes`` is what measurements changed, ``about`` the job or part of the network that an event
+    names, ``withheld`` a plan that would have gained less than ``GAIN``.
     """
 
     number: int
@@ -159,6 +168,8 @@ class Decision:
     solve_s: float
     gain: Gain = Gain()
     changes: tuple[LinkChange, ...] = ()
+    about: str = ""
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,6 +178,7 @@ class _Routed:
     of its flows before and after."""
 
     how: str = "kept"
+    withheld: bool = False
     moves: tuple[Move, ...] = ()
     alpha: float = 0.0
     low: float = 0.0
@@ -233,6 +245,8 @@ class Controller:
         self.telemetry = Telemetry(whole=fabric)
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
+        self.missed: dict[str, int] = {}
+        """Of the jobs that were measured, in how many measurements since they were missing."""
         self.down: Down = frozenset()
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
@@ -263,14 +277,16 @@ class Controller:
                 remedy="give events in order of time",
             )
         # An event is taken whole or not at all: what it changed is put back if it is refused.
-        before = self.jobs.copy(), self.links, self.down, self._network, self.planned_s
+        before = self.jobs.copy(), self.links, self.missed, self.down, self._network, self.planned_s
         health = self.telemetry
         try:
             changes = self._note(event)
             fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
-            result = self._routed(event.time_s, fresh=fresh)
+            if measured := event.kind == "measured":
+                fresh = list(self.jobs.items()) != list(before[0].items())
+            result = self._routed(event.time_s, fresh=fresh, least_gain=GAIN if measured else 0.0)
         except BaseException:
-            self.jobs, self.links, self.down, self._network, self.planned_s = before
+            self.jobs, self.links, self.missed, self.down, self._network, self.planned_s = before
             self.telemetry = health
             raise
         self.count, self.now_s = self.count + 1, event.time_s
@@ -290,6 +306,8 @@ class Controller:
             solve_s=seconds,
             gain=self._gain(result),
             changes=tuple(changes),
+            about=event.job or " - ".join(event.nodes),
+            withheld=result.withheld,
         )
 
     def hold(self, decision: Decision) -> Decision:
@@ -333,6 +351,7 @@ class Controller:
         count: int,
         now_s: float,
         planned_s: float,
+        missed: dict[str, int] | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         """Go on from what an earlier controller on the same fabric held.
@@ -340,7 +359,7 @@ class Controller:
         Args:
             links: of every job's flows (rows) the links of their paths in order, -1 behind.
         """
-        self.jobs, self.links, self.down = jobs, links, down
+        self.jobs, self.links, self.missed, self.down = jobs, links, missed or {}, down
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
         self.telemetry = self.telemetry if telemetry is None else telemetry
         self._survey()
@@ -361,6 +380,8 @@ class Controller:
             self._install(event)
         elif event.kind == "counters":
             return self._read(event)
+        elif event.kind == "measured":
+            self._measure(event)
         elif event.kind == "job-arrives":
             if event.job in self.jobs:
                 raise BadInput(f"job {event.job!r} is there already", where="event", remedy="end it first")
@@ -394,6 +415,52 @@ class Controller:
             self.jobs[name] = event.traffic.only([number])
             self.links = self.links | {name: links[event.traffic.flow_job == number]}
 
+    def _measure(self, event: Event) -> None:
+        """Jobs were recognised: those that appear arrive, those that stay away end, and others may have changed."""
+        assert event.traffic is not None
+        check_traffic(self.whole, event.traffic, "event")
+        jobs = [event.traffic.only([number]) for number in range(len(event.traffic.jobs))]
+        pairs = {name: set(self._pairs(job).tolist()) for name, job in self.jobs.items()}
+        missed = {name: times + 1 for name, times in self.missed.items() if name in self.jobs}
+        for job in jobs:
+            # A job goes by its flows, not by its name: the known one of which it shares most, if that is half of both.
+            now = set(self._pairs(job).tolist())
+            alike = {name: len(now & old) / len(now | old) for name, old in pairs.items()}
+            name = max(alike, key=alike.__getitem__, default="")
+            if name and alike[name] >= 1 / 2:
+                del pairs[name]
+                self._update(name, job)
+            else:
+                taken = self.jobs.keys() | set(event.traffic.jobs) - {job.jobs[0]}
+                names = (f"{job.jobs[0]}{'' if turn == 1 else f' ({turn})'}" for turn in count(1))
+                name = next(name for name in names if name not in taken)
+                self.jobs[name] = replace(job, jobs=(name,))
+            missed[name] = 0
+        for name in [name for name, times in missed.items() if times >= MISSES]:
+            del self.jobs[name], missed[name]
+        self.missed = missed
+
+    def _pairs(self, job: JobTraffic) -> Ints:
+        """A number of every flow by its ends, and its place among those with the same ends."""
+        ends = job.source * self.whole.accelerators + job.target
+        return np.asarray(ends + ranks(ends) * self.whole.accelerators**2)
+
+    def _update(self, name: str, job: JobTraffic) -> None:
+        """Take what was measured of a known job, unless it differs by noise alone; flows keep their paths."""
+        known = self.jobs[name]
+        old, now = self._pairs(known), self._pairs(job)
+        order = np.argsort(old)
+        at = order[np.minimum(np.searchsorted(old[order], now), len(old) - 1)]
+        seen = old[at] == now
+        demand, measured = demands(self.whole, known)[at], demands(self.whole, job)
+        unseen = 1.0 - float(known.bytes[at[seen]].sum() / known.bytes.sum())
+        if seen.all() and unseen <= STEP and bool(np.all(np.abs(measured / demand - 1) <= STEP)):
+            return
+        self.jobs[name] = replace(job, jobs=known.jobs)
+        if name in self.links:
+            rows = np.where(seen[:, None], self.links[name][at], -1)
+            self.links = self.links | {name: rows}
+
     def _read(self, event: Event) -> list[LinkChange]:
         """Links were measured."""
         before = self._network.avoided, self.telemetry.lossy()
@@ -423,8 +490,8 @@ class Controller:
         links = rows[flows][flow, column]
         return np.asarray(np.bincount(links, rates[flow], self.whole.links), dtype=np.float64)
 
-    def _routed(self, now_s: float, *, fresh: bool) -> _Routed:
-        """New routes of everything."""
+    def _routed(self, now_s: float, *, fresh: bool, least_gain: float) -> _Routed:
+        """New routes of everything; flows that could stay move where that raises the pace by ``least_gain``."""
         if not self.jobs:
             self.links = {}
             return _Routed()
@@ -454,16 +521,23 @@ class Controller:
             self._known = replace(self._known, problem=problem, low=low)
             had, up, down = self._remembered(problem, flows)
             choice, former = self._placed(problem, up, down)
-        planned = False
+        planned, withheld = False, False
         if choice.congestion > low * (1 + ENOUGH):
+            stays = max(1.0, choice.congestion)
             choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
             choice.keep(*former, max(choice.congestion, low))
+            # Hysteresis: figures that waver move no flow.
+            gain = stays / max(1.0, choice.congestion) - 1
+            if gain < least_gain:
+                planned, withheld = False, gain > ENOUGH
+                choice, former = self._placed(problem, up, down)
         moves, links = self._settled(problem, choice, had, former, flows)
         how = "kept"
         if moves:
             how = "replanned" if planned else "placed" if all(move.new for move in moves) else "repaired"
         return _Routed(
             how=how,
+            withheld=withheld,
             moves=moves,
             alpha=round(choice.congestion, DIGITS),
             low=round(low, DIGITS),
@@ -643,8 +717,8 @@ class Controller:
             numbers = np.full((2, len(job)), -1, dtype=np.int64)
             rows[flows[at] - begin], numbers[:, flows[at] - begin] = links[at], ways[:, at]
             # Rows that stay as they were stay the same array: what is known of them is kept.
-            old = self.links.get(name)
-            links_after[name] = old if old is not None and np.array_equal(old, rows) else rows
+            kept = self.links.get(name)
+            links_after[name] = kept if kept is not None and np.array_equal(kept, rows) else rows
             if problem.ways.top is self._table.top:
                 self._taken[name] = links_after[name], numbers
             begin += len(job)

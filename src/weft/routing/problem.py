@@ -174,5 +174,6 @@ def _capacities(fabric: Fabric) -> list[list[Floats]]:
     result = []
     for ends in (fabric.source, fabric.target):
         kinds = [np.flatnonzero((ends < fabric.accelerators) & kind) for kind in (outer, ~outer)]
-        result.append([np.bincount(ends[each], fabric.capacity_Bps[each], fabric.accelerators) for each in kinds])
+        sums = (np.bincount(ends[each], fabric.capacity_Bps[each], fabric.accelerators) for each in kinds)
+        result.append([np.asarray(each, dtype=np.float64) for each in sums])
     return result

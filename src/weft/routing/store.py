@@ -96,6 +96,7 @@ class Store(State):
         controller = self.controller
         clock: dict[str, Any] = {"count": decision.number, "jobs": list(controller.jobs)}
         clock |= {"now_s": controller.now_s, "planned_s": controller.planned_s, "down": sorted(controller.down)}
+        clock |= {"missed": controller.missed}
         now = dict(self._now())
         with self.transaction():
             self._put("clock", json.dumps(clock).encode())
@@ -107,6 +108,11 @@ class Store(State):
             self.base.executemany("delete from parts where name = ?", gone)
             self.base.execute("insert into decisions values (?, ?, ?)", (decision.number, event, text))
         self._saved = now
+
+    def decisions(self) -> list[str]:
+        """All decisions, as they were printed."""
+        with self.readable():
+            return [text for (text,) in self.base.execute("select decision from decisions order by number")]
 
     def event(self, number: int) -> str:
         """The event behind a decision."""

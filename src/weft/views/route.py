@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from weft.codec import Document, encode
+from weft.errors import printable
 from weft.fabric.spec import Fabric, ranks
-from weft.routing.controller import Decision, Move
+from weft.routing.controller import GAIN, Decision, Move
 from weft.routing.telemetry import Kind
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
@@ -220,30 +221,64 @@ def _links(plan: RoutePlan) -> Iterator[Block]:
     )
 
 
-_COLUMNS = ("#", "time", "event", "flows", "placed", "moved", "cut", "before", "after", "at most")
-_WIDTHS = (3, 8, 12, 6, 6, 5, 3, 6, 6, 7)
+_COLUMNS = ("#", "time", "event", "of", "placed", "moved", "before", "after", "best", "reason")
+_WIDTHS = (3, 8, 12, 16, 6, 5, 6, 6, 6, 0)
+_LEFT = ("event", "of", "reason")
+PACE = "Pace of the slowest collective (share of its pace alone) before a decision, after it, and the best possible"
 
 
 def heading_line() -> str:
-    """The names of the columns; before, after and at most are paces of the slowest group against its pace alone."""
-    return _line(list(_COLUMNS))
+    """The names of the columns, below what the paces are."""
+    return f"{PACE}:\n{_line(list(_COLUMNS))}"
 
 
 def decision_line(decision: Decision) -> str:
     """A decision under those names."""
-    cells = [
-        str(decision.number),
-        format_seconds(decision.time_s) if decision.time_s else "0 s",
-        decision.kind,
-        f"{decision.flows:,}",
-        f"{decision.placed:,}",
-        f"{decision.moved:,}",
-        f"{decision.cut:,}",
-        "-" if decision.gain.before is None else f"{decision.gain.before:.1%}",
-        f"{decision.gain.after:.1%}",
-        f"{decision.gain.bound:.1%}",
-    ]
-    return _line(cells)
+    gain = decision.gain
+    return _line(
+        [
+            str(decision.number),
+            format_seconds(decision.time_s) if decision.time_s else "0 s",
+            decision.kind,
+            printable(decision.about)[: _WIDTHS[3]],
+            f"{decision.placed:,}",
+            f"{decision.moved:,}",
+            "-" if gain.before is None else f"{gain.before:.1%}",
+            f"{gain.after:.1%}",
+            f"{gain.bound:.1%}",
+            reason(decision),
+        ]
+    )
+
+
+def reason(decision: Decision) -> str:
+    """Why flows moved, or why none did."""
+    above = decision.alpha > decision.alpha_bound * (1 + NOTICEABLE)
+    if decision.how == "rolled-back":
+        return "the network did not take the change"
+    parts = []
+    if decision.placed:
+        lost = decision.kind.endswith("-down")
+        flows = counted(decision.placed, "flow" if lost else "new flow")
+        parts.append(f"{flows} lost {'its' if decision.placed == 1 else 'their'} path" if lost else flows)
+    if decision.moved:
+        how = "all planned again: " if decision.how == "replanned" else ""
+        parts.append(f"{how}{counted(decision.moved, 'flow')} moved against collisions")
+    if decision.cut:
+        parts.append(f"{counted(decision.cut, 'flow')} cut off")
+    if decision.withheld:
+        parts.append(f"moves would gain less than {GAIN:.0%}")
+    elif above:
+        parts.append("no better routes yet")
+    return "; ".join(parts) or "at the best possible"
+
+
+def summary_line(decision: Decision, placed: int, moved: int) -> str:
+    """Where things stand after the last event."""
+    return (
+        f"{counted(decision.number, 'decision')}: {placed:,} flows placed, {moved:,} moved; the slowest collective has"
+        f" {decision.gain.after:.1%} of its pace alone, at best {decision.gain.bound:.1%}."
+    )
 
 
 def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
@@ -296,11 +331,15 @@ class DecisionLine(Document):
     DOCUMENT = """
         number=decision.number time_s=decision.time_s event=decision.kind routes=decision.how flows=decision.flows
         placed=decision.placed moved=decision.moved cut=decision.cut alpha=decision.alpha
-        alpha_bound=decision.alpha_bound efficiency=decision.gain changes push? moves"""
+        alpha_bound=decision.alpha_bound efficiency=decision.gain about=decision.about reason changes push? moves"""
 
     decision: Decision
     fabric: Fabric
     push: Literal["none", "dry-run", "applied", "rolled-back"] | None = None
+
+    @property
+    def reason(self) -> str:
+        return reason(self.decision)
 
     @property
     def changes(self) -> tuple[ChangedLink, ...]:
@@ -343,7 +382,7 @@ def decision_to_json(decision: Decision, fabric: Fabric, *, push: Any = None) ->
 
 def _line(cells: list[str]) -> str:
     padded = [
-        cell.ljust(width) if at == _COLUMNS.index("event") else cell.rjust(width)
-        for at, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
+        cell.ljust(width) if name in _LEFT else cell.rjust(width)
+        for name, cell, width in zip(_COLUMNS, cells, _WIDTHS, strict=True)
     ]
     return "  ".join(padded).rstrip()
