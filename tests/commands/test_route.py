@@ -449,3 +449,30 @@ def test_a_folder_that_cannot_be_made_is_named(refused: Callable[..., str], here
     Path("file").write_text("")
     exported = refused("route", "export", "roce-csv", *SMALL[1:], "-o", "file/below")
     assert exported.startswith("Error: file/below: cannot be written: ")
+
+
+def test_measured_flows_are_watched(weft: Run, story: list[str]) -> None:
+    """Two rings appear, then one has gone for two measurements."""
+    rings = {0: [(0, 4), (4, 0)], 1: [(1, 5), (5, 1)]}
+    for at, jobs in enumerate([(0, 1), (0, 1), (0,), (0,)]):
+        rows = ["source,target,bytes,start_s,end_s"]
+        for job in jobs:
+            period = 2.0 + job
+            starts = [1000.0 * at + period * turn for turn in range(20)]
+            rows += [f"{a},{b},1e9,{start},{start + 0.5}" for start in starts for a, b in rings[job]]
+        Path(f"{at}.csv").write_text("\n".join(rows) + "\n")
+    files = [word for at in range(4) for word in ("--demand", f"{at}.csv")]
+    code, out, err = weft(*WATCH, *files)
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [one["event"] for one in said] == ["measured"] * 4
+    assert [(one["flows"], one["placed"], one["moved"]) for one in said] == [
+        (4, 4, 0),
+        (4, 0, 0),
+        (4, 0, 0),
+        (2, 0, 0),
+    ]
+    assert said[3]["about"].startswith("-")
+    # With a state, measurements that were decided on are not decided on again.
+    assert weft(*WATCH, "--state", "seen", *files)[1] == out
+    assert weft(*WATCH, "--state", "seen", *files) == (0, "", "")

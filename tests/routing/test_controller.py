@@ -30,7 +30,7 @@ from weft.fabric.traffic import Routes
 from weft.routing.controller import Controller, Decision, Event, Key
 from weft.routing.controller import Path as LinkPath
 from weft.routing.store import Store
-from weft.routing.traffic import JobTraffic, job_traffic
+from weft.routing.traffic import JobTraffic, job_traffic, merged
 
 NIC = 50e9
 FABRICS = {
@@ -376,3 +376,53 @@ def test_ticks_before_the_next_plan_keep_everything() -> None:
     flows = [(host, (host + 9) % 18, 1e9) for host in range(18)]
     controller.apply(arrival("a", flows))
     assert {controller.apply(Event(time_s=time, kind="tick")).how for time in (1.0, 100.0, 1e8)} == {"kept"}
+
+
+def measured(controller: Controller, *jobs: JobTraffic) -> Decision:
+    return controller.apply(Event(time_s=controller.now_s + 60, kind="measured", traffic=merged(jobs)))
+
+
+def test_measured_jobs_come_change_and_go() -> None:
+    controller = Controller(SMALL)
+    a = flows_of("job 0", [(0, 9, 1e9), (9, 0, 1e9), (1, 10, 1e9), (10, 1, 1e9)])
+    b = flows_of("job 1", [(3, 12, 1e9), (12, 3, 1e9)])
+    first = measured(controller, a, b)
+    assert (first.placed, first.about, [*controller.jobs]) == (6, "+job 0, +job 1", ["job 0", "job 1"])
+    # Jobs go by their flows: the names of the next measurement may be others.
+    known = controller.jobs["job 0"]
+    again = measured(controller, replace(b, jobs=("job 0",)), replace(a, jobs=("job 1",), bytes=a.bytes * 1.02))
+    assert (again.how, again.about) == ("kept", "")
+    assert controller.jobs["job 0"] is known
+    # New flows are placed, known ones stay; one measurement without a job does not end it, a second one does.
+    more = flows_of("job 5", [(0, 9, 1e9), (9, 0, 1e9), (1, 10, 1e9), (10, 1, 1e9), (2, 11, 1e9)])
+    before = {key[2:]: path for key, path in paths(controller).items()}
+    grown = measured(controller, more)
+    assert (grown.placed, grown.moved, grown.about) == (1, 0, "")
+    assert before.items() <= {key[2:]: path for key, path in paths(controller).items()}.items()
+    assert measured(controller, more).about == "-job 1"
+    assert [*controller.jobs] == ["job 0"]
+
+
+def test_announced_jobs_are_not_ended_by_measurements() -> None:
+    controller = Controller(SMALL)
+    controller.apply(arrival("told", [(4, 13, 1e9)]))
+    for _ in range(3):
+        measured(controller, flows_of("seen", [(0, 9, 1e9)]))
+    assert [*controller.jobs] == ["told", "seen"]
+
+
+@pytest.mark.parametrize(("share", "moves"), [(0.03, False), (0.9, True)])
+def test_a_measured_collision_moves_flows_where_that_pays(share: float, moves: bool) -> None:
+    """Two flows of a leaf share a way up, though one is free; the second may be too small to matter."""
+    controller = Controller(SMALL)
+    flows = flows_of("a", [(0, 9, 1e9), (1, 12, 1e9)])
+    measured(controller, replace(flows, cap_Bps=np.array([NIC, NIC * 0.02])))
+    rows = controller.links["a"].copy()
+    shared = rows[0].tolist()[1]
+    leaf = SMALL.target[rows[1, 2]]
+    down = np.flatnonzero((SMALL.source == SMALL.target[shared]) & (SMALL.target == leaf))[0]
+    rows[1, 1:3] = shared, down
+    controller.links = {"a": rows}
+    decision = measured(controller, replace(flows, cap_Bps=np.array([NIC, NIC * share])))
+    assert bool(decision.moved) is moves
+    assert decision.withheld is not moves

@@ -52,10 +52,15 @@ class WatchOptions(WatchedNetwork):
 
     group = "Job"
     events: str | None = option(
-        None, "Events, a JSON object a line (default: standard input, without --counters).", metavar="FILE"
+        None, "Events, a JSON object a line (default: standard input, without other inputs).", metavar="FILE"
     )
     counters: tuple[str, ...] = option(
         (), "Link counters as CSV: time_s, source, target, values (repeats).", metavar="FILE"
+    )
+    demand: tuple[str, ...] = option(
+        (),
+        "Measured flows as CSV: source, target, bytes, start_s, end_s; a file is a measurement (repeats).",
+        metavar="FILE",
     )
     seed: int = option(0, "Seed of the searches.", metavar="N", least=0)
 
@@ -162,24 +167,36 @@ class _RouteFeed:
                     where=options.routes,
                     remedy="give the same file, or an empty --state folder",
                 )
-        measured = self._measured() if options.counters else None
+        measured = self._measured() if options.counters or options.demand else None
         beside = None if measured is None else [(event.time_s, place, event.text) for place, event in measured]
         counters = {event.text: event for _, event in measured or ()}
         lines = undecided(options.events, store, done, first=int(began), beside=beside)
         later = ((place, counters.get(line) or read_event(line, fabric, place)) for place, line in lines)
-        first = list(islice(later, 1)) if options.events or options.counters else []
+        first = list(islice(later, 1)) if options.events or measured is not None else []
         if options.routes is not None and not done:
             yield options.routes, event
         yield from chain(first, later)
 
     def _measured(self) -> list[tuple[str, Event]]:
-        """The events of files of counters in order of time, with their places."""
+        """The events of files of counters and of flows in order of time, with their places."""
         from weft.interop.counters import read_counters
+        from weft.interop.flow_tables import read_records
+        from weft.routing.controller import Event
+        from weft.routing.demand import recognised
 
         events: list[tuple[str, Event]] = []
         for path in self.options.counters:
             result = read_counters(read_text(path, where=path), self.controller.whole, where=path)
             events += [(f"{path}: at {event.time_s:g} s", event) for event in result]
+        for path in self.options.demand:
+            # A measurement is known when its last flow has ended.
+            records = read_records([path], self.controller.whole)
+            time_s, digest = float(records.end_s.max(initial=0.0)), hashlib.sha256()
+            for column in (records.source, records.target, records.bytes, records.start_s, records.end_s):
+                digest.update(column.tobytes())
+            text = json.dumps({"time_s": time_s, "event": "measured", "sha256": digest.hexdigest()})
+            traffic = recognised(records, self.controller.whole).traffic
+            events.append((path, Event(time_s=time_s, kind="measured", traffic=traffic, text=text)))
         return sorted(events, key=lambda each: each[1].time_s)
 
     def _installed(self, path: str) -> Event:

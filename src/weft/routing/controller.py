@@ -306,9 +306,14 @@ class Controller:
             solve_s=seconds,
             gain=self._gain(result),
             changes=tuple(changes),
-            about=event.job or " - ".join(event.nodes),
+            about=event.job or " - ".join(event.nodes) or self._news(before[0]),
             withheld=result.withheld,
         )
+
+    def _news(self, before: dict[str, JobTraffic]) -> str:
+        """Jobs that came and went."""
+        came = [f"+{name}" for name in self.jobs if name not in before]
+        return ", ".join(came + [f"-{name}" for name in before if name not in self.jobs])
 
     def hold(self, decision: Decision) -> Decision:
         """Go on from the paths before the last decision, which was not carried out; the decision that this makes.
