@@ -1,4 +1,4 @@
-"""How fast routes are found: a decision at the paper's size, 100,000 flows, one event.
+"""How fast routes are found: a decision at the paper's size, and 100,000 flows.
 
 The paper's size is 1,728 flows of five jobs on 64 ToRs x 32 spines; the large network is a three-tier Clos of
 16,384 hosts in 128 pods, whose flows are rings over all hosts in random order.
@@ -27,7 +27,6 @@ from weft.fabric.build import start
 from weft.fabric.families.clos import ClosShape, two_layers, wire
 from weft.fabric.spec import Fabric
 from weft.routing.bound import closed_bound
-from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
@@ -168,39 +167,7 @@ def large() -> dict[str, float]:
     many = [value for key, value in figures.items() if key.endswith("_100000_flows_cpu_s")]
     most = max(value for key, value in figures.items() if key.endswith("_100000_flows_MiB"))
     figures |= {"large_least_cpu_s": min(many), "large_most_cpu_s": max(many), "large_most_MiB": most}
-    return figures | one_event(fabric)
-
-
-def one_event(fabric: Fabric) -> dict[str, float]:
-    """The controller's new routes at 10,000 flows after one event of each kind."""
-    controller = Controller(fabric)
-    core = fabric.names[int(fabric.nodes_of("core")[5])]
-    spine = fabric.names[int(fabric.nodes_of("spine")[5])]
-    leaf = fabric.names[int(fabric.nodes_of("leaf")[0])]
-    events = [
-        Event(time_s=0.0, kind="job-arrives", job="first", traffic=_named(rings(9_000), "first")),
-        Event(time_s=1.0, kind="job-arrives", job="second", traffic=_named(rings(1_000, 1), "second")),
-        Event(time_s=2.0, kind="link-down", nodes=(leaf, spine)),
-        Event(time_s=3.0, kind="switch-down", nodes=(core,)),
-        Event(time_s=4.0, kind="switch-up", nodes=(core,)),
-        Event(time_s=5.0, kind="job-ends", job="second"),
-    ]
-    print("\nthe controller, event by event")
-    took_ms = []
-    for event in events:
-        begin = time.process_time()
-        done = controller.apply(event)
-        took_ms.append(1e3 * (time.process_time() - begin))
-        print(
-            f"  {event.kind:14}{took_ms[-1]:10.1f} ms   {done.flows:,} flows, {done.how},"
-            f" {done.placed:,} placed, {done.moved:,} moved,"
-            f" congestion {done.alpha:g} of {done.alpha_bound:g}"
-        )
-    return {"event_least_cpu_ms": min(took_ms[1:]), "event_most_cpu_ms": max(took_ms[1:])}
-
-
-def _named(traffic: JobTraffic, job: str) -> JobTraffic:
-    return job_traffic(traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,))
+    return figures
 
 
 def main() -> None:
