@@ -104,9 +104,11 @@ def _options(
     bounds: dict[Proof, float] = {"alone": alone_s}
     parts = Parts.of(template, clock.site.domain_size)
     stays = settings.may == "stay" and fixed and bool(cuts.unit)
-    exact = cuts.crossing(template.between_hosts(clock.site.domain_size), at) if stays else np.zeros(0)
+    between = template.stepped_between_hosts(clock.site.domain_size)
+    # Ways may differ, and jobs share each apart: half of both ways is what holds for their sum.
+    exact = cuts.crossing((between + between.T) / 2, at) if stays else np.zeros(0)
     if stays:
-        bounds["cuts"] = float((exact / cuts.all_Bps).max())
+        bounds["cuts"] = float((cuts.crossing(between, at) / cuts.all_Bps).max())
         bounds["phases"] = _where_it_is(template, cuts, clock.accelerators(hosts[job], job), clock)
     known: dict[tuple[float, int], tuple[Floats, Floats]] = {}
     options = list[Options]()

@@ -49,8 +49,8 @@ class Parts:
 
     Phases that differ only in size have one kind; phase ``p`` is ``flow_bytes[p]`` times as large as kind ``kind[p]``.
     ``bytes`` (way, kind, part) is what leaves and what enters the hosts, ``most_bytes`` the larger way, ``most_pairs``
-    that of pairs of ranks; ``whole`` are the bytes of an iteration, ``host_bytes`` what the busiest host of a kind
-    sends or gets.  ``inside`` says which hosts a part has (none for many hosts).
+    that of pairs of ranks; ``whole`` is half of both ways of an iteration, ``host_bytes`` what the busiest host of a
+    kind sends or gets.  ``inside`` says which hosts a part has (none for many hosts).
     """
 
     inside: Mask
@@ -93,7 +93,7 @@ class Parts:
                 first.append(each)
         # Rounding must not make the bound larger.
         units = amount[first] * (1 - 1e-6)
-        whole = template.between_hosts(size)[None]
+        whole = template.stepped_between_hosts(size)[None]
         inside, number, (out, into, most) = _crossing(np.concatenate([units, pairs[first], whole]))
         count = len(first)
         return cls(
@@ -104,7 +104,8 @@ class Parts:
             bytes=np.stack([out[:count], into[:count]]),
             most_bytes=most[:count],
             most_pairs=np.ceil(most[count:-1] - 1e-6),
-            whole=most[-1],
+            # Ways may differ, and jobs share each apart: half of both ways is what holds for their sum.
+            whole=(out[-1] + into[-1]) / 2 if len(inside) else most[-1],
             host_bytes=np.maximum(units.sum(axis=2), units.sum(axis=1)).max(axis=1, initial=0.0),
             streams=_streams(phase, pair // ranks // size, pair % ranks // size, pair, bytes_) if len(inside) else (),
         )
