@@ -63,7 +63,6 @@ def test_no_placement_of_all_jobs_is_better_than_the_bound(site_of, jobs, radix,
             best = min(best, timed.cost)
     assert bound.objective <= best * (1 + slack)
     # Without turns in time and classes, which only the search has.
-    print(f"{bound.objective:.4f} {best:.4f} {best / bound.objective - 1:.2%} {bound.proof}")
     assert counts.sum(axis=1).tolist() == [job.domains for job in site.jobs]
     assert (counts.sum(axis=0) <= np.bincount(cuts.unit[0])).all()
 

@@ -147,9 +147,9 @@ def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
     asked = []
     routed = Controller._routed
 
-    def noted(self, now_s, *, fresh):
+    def noted(self, now_s, *, fresh, **least):
         asked.append(fresh)
-        return routed(self, now_s, fresh=fresh)
+        return routed(self, now_s, fresh=fresh, **least)
 
     monkeypatch.setattr(Controller, "_routed", noted)
     controller = Controller(FABRIC)
