@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from weft.arrangement.clock import Assignment, Clock, Hosts, finished_s, repeated, together, window
-from weft.arrangement.counts import Counted, Options, Parts, best_counts
+from weft.arrangement.counts import Counted, HostCounts, Parts, best_counts
 from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
@@ -95,7 +95,7 @@ def room_in(site: Site, cuts: FabricCuts, hosts: Hosts) -> list[Ints]:
 
 def _options(
     clock: Clock, cuts: FabricCuts, hosts: Hosts, room: list[Ints], job: int
-) -> tuple[list[Options], dict[Proof, float]]:
+) -> tuple[list[HostCounts], dict[Proof, float]]:
     """What a job may have in each unit of each tier, and the bounds of the job alone by their names."""
     settings, template = clock.site.jobs[job], clock.templates[job]
     alone_s, wanted = clock.references[job].bound_s, template.domains
@@ -111,7 +111,7 @@ def _options(
         bounds["cuts"] = float((cuts.crossing(between, at) / cuts.all_Bps).max())
         bounds["phases"] = _where_it_is(template, cuts, clock.accelerators(hosts[job], job), clock)
     known: dict[tuple[float, int], tuple[Floats, Floats]] = {}
-    options = list[Options]()
+    options = list[HostCounts]()
     both: tuple[tuple[Proof, int], ...] = (("cuts", 0), ("phases", 1))
     for unit, free, capacities, cables in zip(cuts.unit, room, cuts.capacity_Bps, cuts.cables, strict=True):
         inside = np.bincount(unit[at], minlength=len(capacities))
@@ -127,10 +127,10 @@ def _options(
             of_tier.append((count, cut_s[count], phases_s[count]))
             if stays:
                 busy = float(exact[len(options)] / capacity) if capacity else 0.0
-                options.append(Options(count, np.array([max(bounds.values())]), np.array([busy])))
+                options.append(HostCounts(count, np.array([max(bounds.values())]), np.array([busy])))
             else:
                 slowest = np.maximum(np.maximum(cut_s, phases_s)[count], alone_s)
-                options.append(Options(count, slowest, cut_s[count]))
+                options.append(HostCounts(count, slowest, cut_s[count]))
         # Where no unit has room for the whole job, some cut parts it; where it stays, all do on which it lies.
         parted = [[way[(count > 0) & (count < wanted)] for way in ways] for count, *ways in of_tier]
         if settings.may == "move" and (free < wanted).all():

@@ -152,7 +152,7 @@ def _crossing(matrices: Floats) -> tuple[Mask, Ints, Floats]:
     return np.zeros((0, hosts), dtype=bool), k, result
 
 
-class Options(NamedTuple):
+class HostCounts(NamedTuple):
     """What a job may have in a unit: numbers of hosts, the seconds that an iteration takes at least with each, and
     the seconds that it keeps the unit's cut busy."""
 
@@ -169,18 +169,18 @@ class Counted(NamedTuple):
     hosts: Ints | None
 
 
-class Program(NamedTuple):
+class CountProgram(NamedTuple):
     """The rows of the program.  Its variables: pace and slowdown of each job, the worst slowdown, then for each option
     of jobs that move whether it is chosen, and the pace at which it is."""
 
     objective: Objective
-    options: Sequence[Sequence[Options]]
+    options: Sequence[Sequence[HostCounts]]
     moving: Mask
     sizes: Ints
     first: Ints
 
     @classmethod
-    def of(cls, objective: Objective, options: Sequence[Sequence[Options]]) -> Program:
+    def of(cls, objective: Objective, options: Sequence[Sequence[HostCounts]]) -> CountProgram:
         """Of too many options those of jobs that move are left out: these jobs are alone everywhere."""
         sizes = np.array([[len(option.hosts) for option in row] for row in options])
         moving = np.asarray((sizes > 1).any(axis=1))
@@ -263,7 +263,7 @@ class Program(NamedTuple):
 def best_counts(
     objective: Objective,
     cuts: FabricCuts,
-    options: Sequence[Sequence[Options]],
+    options: Sequence[Sequence[HostCounts]],
     least_s: Floats,
     wanted: Sequence[int],
     room: Ints,
@@ -279,7 +279,7 @@ def best_counts(
     Jobs have paces (the reverse of slowdown) and share the time of cuts; the slowdown is bounded by tangents.
     """
     jobs, inner = len(options), len(cuts.capacity_Bps[0])
-    program = Program.of(objective, options)
+    program = CountProgram.of(objective, options)
     end, total = 2 * jobs + 1 + program.total, program.total
     low, high, cost = np.zeros(end + total), np.ones(end + total), np.zeros(end + total)
     slowest = least_s / objective.against_s

@@ -215,7 +215,7 @@ class _Part:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Known:
+class _Last:
     """What follows from the jobs and the network of the last decision, which the next may need again."""
 
     jobs: list[JobTraffic] = field(default_factory=list)
@@ -250,7 +250,7 @@ class Controller:
         self.down: Down = frozenset()
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
-        self._known = _Known()
+        self._known = _Last()
         self._taken: dict[str, tuple[Ints, Ints]] = {}
         """Of jobs the rows of links, and the numbers of the ways in the table that these are."""
         self._measured: tuple[list[object], float | None, float | None] = [], None, None
@@ -598,7 +598,7 @@ class Controller:
             parts = {id(job): part for job, part in zip(known.jobs, known.parts, strict=True)}
             each = [parts[id(job)] if id(job) in parts else self._part(job) for job in jobs]
             demand = np.concatenate([part.demand_Bps for part in each])
-            self._known = known = _Known(jobs=jobs, parts=each, traffic=merged(jobs), demand_Bps=demand)
+            self._known = known = _Last(jobs=jobs, parts=each, traffic=merged(jobs), demand_Bps=demand)
         assert known.traffic is not None
         return known.traffic, known.demand_Bps
 
