@@ -132,9 +132,11 @@ class _RouteFeed:
         if self.out.chart is not None and store is not None:
             self.lines = store.decisions()
         decision: Decision | None = None
+        events = self._events(store, done)
+        first = list(islice(events, 1)) if self.options.events or self.options.counters or self.options.demand else []
         if self.out.form == "table":
             click.echo(heading_line())
-        for place, event in self._events(store, done):
+        for place, event in chain(first, events):
             try:
                 decision = self.controller.apply(event)
             except BadInput as error:

@@ -32,6 +32,7 @@ COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pa
 _NEEDED = COLUMNS[:3]
 MEASURED = (*_NEEDED, "start_s", "end_s")
 MOST_BYTES = 1e18
+LATEST_S = 1e11
 
 
 def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
@@ -70,7 +71,7 @@ def read_records(paths: Sequence[str], fabric: Fabric) -> FlowRecords:
     for path in paths:
         for row, place in csv_rows(read_text(path, where=path), path, MEASURED, MEASURED):
             ends = [accelerator_of(row[name], number, fabric, f"{place}: {name}") for name in _NEEDED[:2]]
-            start, end = (parse_moment(row[name], f"{place}: {name}") for name in MEASURED[3:])
+            start, end = (_moment(row[name], f"{place}: {name}") for name in MEASURED[3:])
             if end < start:
                 raise BadInput("ends before it starts", where=place, remedy="give start_s and end_s of one clock")
             rows.append((*ends, _size(row["bytes"], place), start, end))
@@ -78,6 +79,17 @@ def read_records(paths: Sequence[str], fabric: Fabric) -> FlowRecords:
         raise BadInput("holds no flow", where=", ".join(paths[:3]), remedy="add a line for each record")
     source, target, size, start_s, end_s = (np.array(column) for column in zip(*rows, strict=True))
     return FlowRecords(source=source, target=target, bytes=size, start_s=start_s, end_s=end_s)
+
+
+def _moment(text: str, place: str) -> float:
+    """Seconds of a clock that may start anywhere."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return parse_moment(text, place)
+    if not abs(seconds) <= LATEST_S:
+        raise BadInput(f"{text[:40]!r} is not a time", where=place, remedy="give seconds of any clock")
+    return seconds
 
 
 def _size(text: str, place: str) -> float:

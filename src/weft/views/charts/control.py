@@ -25,21 +25,22 @@ def efficiency_chart(decisions: Sequence[dict[str, Any]]) -> Chart:
     """
     if not decisions:
         raise BadInput("there is no decision to draw", where="--chart", remedy="give events")
+    first_s = decisions[0]["time_s"]  # clocks may start anywhere
     unit, name = next(
         (seconds, word)
         for seconds, word in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-        if decisions[-1]["time_s"] > 5 * seconds or seconds == 1.0
+        if decisions[-1]["time_s"] - first_s > 5 * seconds or seconds == 1.0
     )
     lines, points = [], []
     for each in decisions:
-        at, gain = each["time_s"] / unit, each["efficiency"]
+        at, gain = (each["time_s"] - first_s) / unit, each["efficiency"]
         lines += [
             {"time": at, "pace": gain[key], "line": line} for key, line in zip(("bound", "after"), _LINES, strict=True)
         ]
         if gain["before"] is not None:
             more = {"pace": gain["before"], "event": f"{each['event']} {each['about']}", "reason": each["reason"]}
             points.append({"time": at, "line": f"before: {_kind(each['event'])}"} | more)
-    x = alt.X("time:Q", title=f"time ({name})", axis=alt.Axis(grid=False))
+    x = alt.X("time:Q", title=f"time since the first decision ({name})", axis=alt.Axis(grid=False))
     y = alt.Y("pace:Q", title="pace of the slowest collective", scale=linear(0, 1.05), axis=alt.Axis(format=".0%"))
     names = [*_LINES, *(f"before: {kind}" for kind in _KINDS)]
     look = {"x": x, "y": y, "color": colours("line", names, _SHADES, orient="bottom", columns=5)}
