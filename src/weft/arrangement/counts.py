@@ -284,6 +284,7 @@ def best_counts(
     low, high, cost = np.zeros(end + total), np.ones(end + total), np.zeros(end + total)
     slowest = least_s / objective.against_s
     high[:jobs], low[jobs : 2 * jobs], high[jobs : 2 * jobs + 1] = 1.0 / slowest, slowest, np.inf
+    high[end:] = max(1.0, float(high[:jobs].max()))  # a layout may be faster than the reference
     rows = list(program.slowdowns())
     for job in np.flatnonzero(program.sizes.any(axis=1)).tolist():
         rows += program.of_job(job, cuts, wanted[job])

@@ -312,7 +312,10 @@ def _queued(
         entries.append(entry)
     stay = {host for entry in entries if entry.may != "move" for host in entry.hosts or ()}
     known = {entry.name for entry in entries}
-    taken = {node for job in queue if job.name not in known for node in job.nodes}
+    given = {host for entry in file.jobs for host in entry.hosts or ()}
+    several = {name for name, number in Counter(job.name for job in queue).items() if number > 1}
+    other = [job for job in queue if job.name not in known or job.name in several]
+    taken = {node for job in other for node in job.nodes} - given
     up = {name for name in names if nodes.get(name, not nodes)} - taken | stay
     return tuple(entries), tuple(of_site and name in up for name, of_site in zip(names, usable, strict=True))
 

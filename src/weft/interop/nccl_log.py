@@ -84,6 +84,10 @@ class Communicator:
     trees: set[tuple[int, int, int]] = field(default_factory=set)
     connections: set[tuple[int, int, int]] = field(default_factory=set)
 
+    def inside(self, links: set[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+        """Those between ranks that it has: broken lines name others."""
+        return {link for link in links if 0 <= min(link[1:]) <= max(link[1:]) < self.size}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclLog:
@@ -119,6 +123,8 @@ class NcclLog:
 
 def is_nccl_log(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a log with lines of NCCL, and no JSON trace (which may be packed)."""
+    if not os.path.isfile(path):  # what a pipe gives cannot be read twice
+        return False
     try:
         with open(path, "rb") as file:
             if _JSON.match(file.readline(1 << 16)):
@@ -201,6 +207,7 @@ class _Setups:
         self.operations: dict[Gpu, list[Operation]] = defaultdict(list)
         self.over_trees: set[tuple[str, int]] = set()
         self._numbers: dict[tuple[str, int], int] = {}
+        self._set_up = Counter[tuple[str, int, int]]()
         self._of_pointer: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
         self._last: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
         self._latest: dict[Gpu, tuple[int, Gpu]] = {}
@@ -211,7 +218,8 @@ class _Setups:
         if operation := _OPERATION.search(words):
             name, count, kind, root, pointer = operation.groups()
             number, member = self._of_pointer.get((*process, pointer), (-1, gpu))
-            if number >= 0 and int(kind) < len(_TYPE_BYTES):
+            known = number >= 0 and int(root) < self.communicators[number].size
+            if known and int(kind) < len(_TYPE_BYTES):
                 size = int(count) * _TYPE_BYTES[int(kind)]
                 self.operations[member].append(Operation(name, size, int(root), number))
             return
@@ -228,16 +236,17 @@ class _Setups:
         communicator = self.communicators[number]
         if ring := _RING.match(words):
             ranks = [int(word) for word in ring[2].split()]
-            communicator.rings |= {(int(ring[1]), a, b) for a, b in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
+            links = {(int(ring[1]), a, b) for a, b in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
+            communicator.rings |= communicator.inside(links)
         elif hop := _HOP.match(words):
             channel, before, own, after = map(int, hop.groups())
-            communicator.rings |= {(channel, before, own), (channel, own, after)}
+            communicator.rings |= communicator.inside({(channel, before, own), (channel, own, after)})
         elif words.startswith("Trees"):
             found = [[int(word) for word in tree] for tree in _TREE.findall(words)]
-            communicator.trees |= {(channel, own, up) for channel, own, up in found if up >= 0}
+            communicator.trees |= communicator.inside({(channel, own, up) for channel, own, up in found})
         elif connection := _CHANNEL.match(words):
             channel, source, target = map(int, connection.groups()[:3])
-            communicator.connections.add((channel, source, target))
+            communicator.connections |= communicator.inside({(channel, source, target)})
 
     def _join(self, gpu: Gpu, thread: str, stated: re.Match[str]) -> None:
         """A rank of a communicator: new, or set up before."""
@@ -247,12 +256,9 @@ class _Setups:
         if place not in self._of_pointer or name:
             # Without its name (before NCCL 2.17), a process's first communicator of a size belongs to the first of
             # the others.
-            earlier = sum(
-                self.communicators[number].size == int(size)
-                for (host, process, _), (number, _) in self._of_pointer.items()
-                if (host, process) == place[:2]
-            )
-            key = (name or f"number {earlier}", int(size))
+            alike = (*place[:2], int(size))
+            key = (name or f"number {self._set_up[alike]}", int(size))
+            self._set_up[alike] += place not in self._of_pointer
             if key not in self._numbers:
                 self._numbers[key] = len(self.communicators)
                 self.communicators.append(Communicator(size=int(size)))

@@ -397,6 +397,7 @@ class Controller:
             if event.job not in self.jobs:
                 raise BadInput(f"there is no job {event.job!r}", where="event", remedy="let it arrive first")
             del self.jobs[event.job]
+            self.missed = {name: times for name, times in self.missed.items() if name != event.job}
         elif event.kind == "traffic":
             # Flows that nobody announced become known.
             known = self.jobs.get(event.job)

@@ -464,7 +464,7 @@ def _job(seen: _Seen, fabric: Fabric, pairs: Ints, rhythm: _Rhythm, name: str) -
         period_s=rhythm.period if repeats else None,
         spread=rhythm.spread / rhythm.period if repeats else None,
         bytes=float((flows.size * flows.rounds).sum()) if repeats else total,
-        collectives=dict(Counter(names)),
+        collectives=dict(Counter(name.partition(" #")[0] for name in names)),
         confidence=explained * rhythm.score,
     )
 
@@ -550,8 +550,13 @@ def _collectives(flows: _Flows, fabric: Fabric) -> tuple[list[str], Ints, Floats
         if not len(left):
             break
     chosen = np.concatenate([mine for _, mine, _, _ in parts.values()])
+    # Names tell collectives apart, also those between the same ends.
+    seen, names = Counter[str](), list[str]()
+    for name, _, _, _ in parts.values():
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
     return (
-        [name for name, _, _, _ in parts.values()],
+        names,
         np.repeat(np.arange(len(parts)), [len(mine) for _, mine, _, _ in parts.values()]),
         np.concatenate([sent for _, _, sent, _ in parts.values()]),
         np.array([times for _, _, _, times in parts.values()], dtype=np.int64),

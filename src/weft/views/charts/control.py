@@ -38,7 +38,11 @@ def efficiency_chart(decisions: Sequence[dict[str, Any]]) -> Chart:
             {"time": at, "pace": gain[key], "line": line} for key, line in zip(("bound", "after"), _LINES, strict=True)
         ]
         if gain["before"] is not None:
-            more = {"pace": gain["before"], "event": f"{each['event']} {each['about']}", "reason": each["reason"]}
+            more = {
+                "pace": gain["before"],
+                "event": f"{each['event']} {each.get('about', '')}",
+                "reason": each.get("reason", ""),
+            }
             points.append({"time": at, "line": f"before: {_kind(each['event'])}"} | more)
     x = alt.X("time:Q", title=f"time since the first decision ({name})", axis=alt.Axis(grid=False))
     y = alt.Y("pace:Q", title="pace of the slowest collective", scale=linear(0, 1.05), axis=alt.Axis(format=".0%"))
