@@ -135,10 +135,10 @@ def test_a_certificate_of_jobs_that_share_a_cut_is_above_each_alone(tmp_path):
     search = Search(site, budget_s=2).run()
     clock = search.clock
     hosts = search.policies["hashed"].choice.hosts
-    certificate, _ = certify(clock, cuts_of(clock.fabric), hosts)
+    certificate = certify(clock, cuts_of(clock.fabric), hosts)
     assert certificate.proof == "time-sharing"
     assert 1.5 < certificate.objective <= search.best.cost * (1 + WINDOW)
-    lone, _ = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), hosts)
+    lone = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), hosts)
     assert lone.objective == pytest.approx(1.0)
 
 
@@ -165,7 +165,7 @@ def test_no_router_is_faster_than_the_bound_of_a_job_that_stays(tmp_path, seed):
     site = read(tmp_path, site_text(jobs, "a100-128", hosts=hosts, routing=("ecmp", "planned", "spray")))
     clock = Clock(site, tuple(template(job, site.cluster) for job in site.jobs))
     given = as_given(site)
-    bound, _ = certify(clock, cuts_of(clock.fabric), given)
+    bound = certify(clock, cuts_of(clock.fabric), given)
     for job in range(2):
         for router in site.routers:
             assert bound.iteration_s[job] <= clock.alone(given, router, job)[0] * (1 + 1e-9)

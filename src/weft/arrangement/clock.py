@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
 
 import numpy as np
 
@@ -19,9 +18,8 @@ from weft.arrangement.site import Router, Site
 from weft.arrangement.template import Template, merged_traffic
 from weft.cluster.calibration import calibration
 from weft.errors import BadInput
-from weft.fabric.checks import components
 from weft.fabric.paths import Mode, Paths
-from weft.fabric.spec import Fabric, Floats, Ints, Mask
+from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined, phases, spans, uncapped
 from weft.layout.spec import Layout
 from weft.routing.plan import route
@@ -33,8 +31,6 @@ EPOCHS = 12
 """Iterations of the longest job that are stepped; the second half counts."""
 MOST_EPOCHS = 240
 """Iterations of any job."""
-MOST_PAIRS = 3_000
-"""Pairs of accelerators up to which routes are searched by chains of moves."""
 CLASS_WEIGHT = 64.0
 """Weight of a traffic class over that of the next lower one."""
 Hosts = tuple[tuple[int, ...], ...]
@@ -109,10 +105,7 @@ class Clock:
     repeats: list[Repeated] = field(init=False)
     _count: list[int] = field(default_factory=lambda: [0])
     _routes: dict[tuple[Hosts, Router], list[Routes]] = field(default_factory=dict)
-    _planned: dict[Hosts, FlowRoutes | None] = field(default_factory=dict)
-    _uses: dict[tuple[Hosts, Router], tuple[list[bytes], Mask]] = field(default_factory=dict)
     _known: dict[tuple[Assignment, tuple[int, ...]], Timed] = field(default_factory=dict)
-    _ends: dict[tuple[object, ...], tuple[Floats, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fabric = reached(self.site.fabric, calibration(self.site.cluster.accelerator.name))
@@ -143,7 +136,7 @@ class Clock:
         changed = replace(self.site.jobs[job], layout=layout)
         recut.site = replace(self.site, jobs=(*self.site.jobs[:job], changed, *self.site.jobs[job + 1 :]))
         recut.templates = (*self.templates[:job], its, *self.templates[job + 1 :])
-        recut._routes, recut._planned, recut._uses, recut._known, recut._ends = {}, {}, {}, {}, {}
+        recut._routes, recut._known = {}, {}
         recut._repeat()
         return recut
 
@@ -230,11 +223,6 @@ class Clock:
         """
         if self.planned_routes is not None:
             return self.planned_routes
-        if hosts not in self._planned:
-            self._planned[hosts] = self._plan(hosts)
-        return self._planned[hosts]
-
-    def _plan(self, hosts: Hosts) -> FlowRoutes | None:
         parts = [
             (template.traffic, self.accelerators(hosts[job], job))
             for job, template in enumerate(self.templates)
@@ -248,9 +236,7 @@ class Clock:
         pair = every.source * self.fabric.accelerators + every.target
         _, first, pair = np.unique(pair, return_index=True, return_inverse=True)
         traffic = replace(every.select(first), bytes=np.bincount(pair.reshape(-1), every.bytes).astype(np.float64))
-        # Of many pairs chains of moves may take minutes: the greedy router has to do.
-        router = "auto" if len(traffic) <= MOST_PAIRS else "greedy"
-        return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic, router=router), name="planned")
+        return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic), name="planned")
 
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
         """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""
@@ -292,13 +278,11 @@ class Clock:
 
     def _stepped(self, choice: Assignment, jobs: tuple[int, ...]) -> Timed:
         self._count[0] += 1
+        result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         # Jobs that are not stepped are taken to be alone: the bounds of a search use that.
         iteration = np.array([template.alone_s for template in self.templates])
         complete = len(jobs) == len(self.templates)
-        ends = dict[int, Floats]()
-        for meeting in self._meetings(choice, jobs):
-            ends |= zip(meeting, self._ended(choice, meeting), strict=True)
-        iteration[list(jobs)] = window([ends[job] for job in jobs])
+        iteration[list(jobs)] = window(result.phase_end_s, [self.repeats[job] for job in jobs])
         slowdown = iteration / self.objective.against_s
         mean = self.lives(choice, iteration) if complete and self.objective.kind == "makespan" else iteration
         return Timed(
@@ -309,58 +293,19 @@ class Clock:
             cost=self.objective.cost(mean, slowdown),
         )
 
-    def _used(self, hosts: Hosts, router: Router) -> tuple[list[bytes], Mask]:
-        """What tells the routes of each job apart, and which links each job (row) uses."""
-        key = (hosts, router)
-        if key not in self._uses:
-            digests, used = list[bytes](), np.zeros((len(hosts), self.fabric.links), dtype=bool)
-            for job, routes in enumerate(self.routes(hosts, router)):
-                text = b"".join(part.tobytes() for part in (routes.indptr, routes.links, routes.usage))
-                digests.append(blake2b(text, digest_size=16).digest())
-                used[job, routes.links] = True
-            self._uses[key] = digests, used
-        return self._uses[key]
 
-    def _meetings(self, choice: Assignment, jobs: tuple[int, ...]) -> list[list[int]]:
-        """The jobs in groups: only jobs of a group share links, straight or by others of the group."""
-        used = self._used(choice.hosts, choice.router)[1][list(jobs)]
-        shared = used[:, used.sum(axis=0) > 1].astype(np.float32)
-        one, other = np.nonzero(shared @ shared.T)
-        label = components(len(jobs), one, other)
-        return [[jobs[at] for at in np.flatnonzero(label == first).tolist()] for first in np.unique(label).tolist()]
-
-    def _ended(self, choice: Assignment, jobs: list[int]) -> list[Floats]:
-        """When the iterations of jobs end that share links with no others."""
-        # Step 1: what decides it. Only differences of offsets and ratios of weights count.
-        digests, _ = self._used(choice.hosts, choice.router)
-        begin_s = min(choice.offset_s[job] for job in jobs)
-        weights = [self.weight(choice, job) for job in jobs]
-        key = tuple(
-            (job, digests[job], choice.offset_s[job] - begin_s, weight / min(weights))
-            for job, weight in zip(jobs, weights, strict=True)
-        )
-        # Step 2: what is not known is stepped. A job that meets no other takes equally long each time.
-        if key not in self._ends and len(jobs) == 1:
-            seconds = self.alone(choice.hosts, choice.router, jobs[0])[0]
-            self._ends[key] = (seconds * np.arange(1.0, self.epochs[jobs[0]] + 1, dtype=np.float64),)
-        elif key not in self._ends:
-            shifted = tuple(offset - begin_s for offset in choice.offset_s)
-            result = run(self.fabric.capacity_Bps, *self.together(replace(choice, offset_s=shifted), jobs))
-            self._ends[key] = finished_s(result.phase_end_s, [self.repeats[job] for job in jobs])
-        return [ends + begin_s for ends in self._ends[key]]
-
-
-def window(ends: Sequence[Floats]) -> Floats:
-    """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their iterations."""
+def window(phase_end_s: Floats, jobs: Sequence[Repeated]) -> Floats:
+    """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their phases."""
+    _, ends = finished_s(phase_end_s, jobs)
     # Once the first job has done all its iterations, the others have less beside them: that time does not count.
     until = min(float(ends_of_job[-1]) for ends_of_job in ends)
     return np.array([steady(ends_of_job, until) for ends_of_job in ends])
 
 
-def finished_s(phase_end_s: Floats, jobs: Sequence[Repeated]) -> tuple[Floats, ...]:
-    """The ends of the iterations of each of some jobs that ran together, from the ends of all their phases."""
+def finished_s(phase_end_s: Floats, jobs: Sequence[Repeated]) -> tuple[Ints, list[Floats]]:
+    """The first phase of each of some jobs that ran together, and the ends of its iterations."""
     first = np.cumsum([0] + [len(iterations.phases) for iterations in jobs])
-    return tuple(phase_end_s[at + job.ends] for at, job in zip(first.tolist(), jobs, strict=False))
+    return first, [phase_end_s[at + job.ends] for at, job in zip(first.tolist(), jobs, strict=False)]
 
 
 def steady(ends: Floats, until: float) -> float:

@@ -1,8 +1,8 @@
-"""Where jobs go: in rows, by the numbers of hosts in units of the bound, then by local search on what crosses cuts."""
+"""Where jobs go: packings by an integer program on counts, then local search on what crosses cuts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -14,11 +14,16 @@ from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
+from weft.solvers import lp
 
-MOVES, MOST_MOVES = 400, 8_000
-"""Moves that local search draws, for each job and in all."""
+MOVES = 400
+"""Moves that local search draws, for each job."""
+PACKING_S = 5.0
+"""Seconds that one integer program may take."""
 LeftS = Callable[[], float]
 """Says how many seconds there are for the search."""
+MOST_COUNTS = 20_000
+"""Jobs times units up to which packings are solved exactly."""
 
 
 def as_given(site: Site) -> Hosts:
@@ -55,18 +60,18 @@ class Places:
             weights=weights / weights.sum(),
         )
 
-    def share(self, job: int, hosts: Sequence[int]) -> Floats:
-        """The share of an iteration in which a job keeps each cut busy."""
-        busy_s = self.cuts.crossing(self.between[job], hosts) / np.maximum(self.cuts.all_Bps, 1e-300)
-        return np.asarray(busy_s / self.alone_s[job])
+    def seconds(self, job: int, hosts: tuple[int, ...]) -> Floats:
+        """Seconds that a job keeps each cut busy in an iteration."""
+        return self.cuts.crossing(self.between[job], hosts) / np.maximum(self.cuts.all_Bps, 1e-300)
 
-    def cost(self, shares: Floats) -> float:
-        """What a placement costs, from the ``shares`` of every job (row): each job's busiest cut, what shares its cuts
-        beside, and what exceeds them."""
-        if not shares.shape[1]:
+    def cost(self, busy: list[Floats]) -> float:
+        """What a placement costs, from the seconds of ``seconds``: each job's longest cut over its iteration, what
+        shares its cuts beside, and what exceeds them."""
+        if not len(self.cuts.all_Bps):
             return 0.0
         # A job's own cut bounds its pace; what others send over the same cuts delays it; more than all the time is
         # impossible and costs most.
+        shares = np.array([busy_s / alone for busy_s, alone in zip(busy, self.alone_s, strict=True)])
         all_of_it = shares.sum(axis=0)
         alone_share = shares.max(axis=1)
         met = (shares * (all_of_it[None, :] - shares)).max(axis=1)
@@ -95,33 +100,29 @@ class Places:
             packings.append(tuple(hosts))
         return list(dict.fromkeys(packings))
 
-    def candidates(
-        self, begin: Hosts, seed: int, left_s: LeftS = lambda: inf, counts: Ints | None = None
-    ) -> Iterator[Hosts]:
+    def candidates(self, begin: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
         """Placements worth a closer look, ``begin`` first, without repetition, while there are seconds left."""
         result: dict[Hosts, float] = {}
-        for hosts in self._drawn(begin, seed, left_s, result, counts):
+        for hosts in self._drawn(begin, seed, left_s, result):
             if hosts not in result:
-                result[hosts] = self.cost(self.shares(hosts))
+                result[hosts] = self.cost(self.busy(hosts))
                 yield hosts
 
-    def _drawn(
-        self, first: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float], counts: Ints | None
-    ) -> Iterator[Hosts]:
+    def _drawn(self, first: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``result`` has the cost of those before."""
         # From cheap to dear: as they are, in order of units, in rows, by the integer program, by local search from the
         # best.
-        if counts is not None:
-            yield self._of_counts(first, counts[self.moving])
         yield from (first, self.sorted(first), *self.packed(first))
+        for counts in self._packings(first, left_s) if self.moving else ():
+            yield self._of_counts(first, counts)
         for begin, at in ((None, seed), (self.sorted(first), seed + 1)):
             if not left_s():
                 return
             yield self.improved(begin or min(result, key=result.__getitem__), at, left_s)
 
-    def shares(self, hosts: Hosts) -> Floats:
-        """``share`` of every job."""
-        return np.array([self.share(job, at_hosts) for job, at_hosts in enumerate(hosts)])
+    def busy(self, hosts: Hosts) -> list[Floats]:
+        """``seconds`` of every job."""
+        return [self.seconds(job, at_hosts) for job, at_hosts in enumerate(hosts)]
 
     def improved(self, hosts: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Hosts:
         """Local search: two places of one job exchanged, or of two jobs that may move, or one with a free host."""
@@ -133,9 +134,9 @@ class Places:
         occupied = {host for at_hosts in hosts for host in at_hosts}
         free = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
         now = [list(at_hosts) for at_hosts in hosts]
-        shares = self.shares(hosts)
-        cost = self.cost(shares)
-        for move in range(min(MOVES * len(able), MOST_MOVES)):
+        busy = self.busy(hosts)
+        cost = self.cost(busy)
+        for move in range(MOVES * len(able)):
             if move % 64 == 0 and not left_s():
                 break
             # Step 1: draw two places.  Hosts of two jobs, or a free one, are exchanged only where the jobs may move.
@@ -151,16 +152,13 @@ class Places:
                 continue
             now[job][a], pool[b] = pool[b], now[job][a]
             # Step 2: cuts are counted again for the jobs that changed; the others keep theirs.
-            changed = [job] if into_free or partner == job else [job, partner]
-            before = shares[changed]
-            for number in changed:
-                shares[number] = self.share(number, now[number])
-            better = self.cost(shares)
+            changed = {job} if into_free else {job, partner}
+            fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
+            better = self.cost(fresh)
             # Step 3: the exchange stays only where the cost falls, so that the search ends in a local minimum.
             if better < cost - 1e-12:
-                cost = better
+                busy, cost = fresh, better
             else:
-                shares[changed] = before
                 now[job][a], pool[b] = pool[b], now[job][a]
         return tuple(tuple(at_hosts) for at_hosts in now)
 
@@ -175,7 +173,34 @@ class Places:
         usable = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
         return sorted(usable, key=self._place)
 
-    def _of_counts(self, begin: Hosts, counts: Ints) -> Hosts:
+    def _packings(self, begin: Hosts, left_s: LeftS) -> Iterator[Floats]:
+        """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least
+        load of the busiest cut."""
+        if not self.cuts.unit:
+            return
+        moving = self.moving
+        inner = self.cuts.unit[0]
+        room = np.bincount(
+            inner[np.array(self._free(begin), dtype=np.int64)], minlength=len(self.cuts.capacity_Bps[0])
+        )
+        if len(moving) * len(room) > MOST_COUNTS:
+            return
+        # What a job sends over a cut that parts its ranks: in the middle, as share of its iteration.
+        worth = np.array([self._parting(job) for job in moving])
+        wanted = [self.site.jobs[job].domains for job in moving]
+        for spread in (False, True):
+            limit_s = min(PACKING_S, left_s())
+            counts = _packed(wanted, room, self.cuts, worth, limit_s, spread=spread) if limit_s > 0 else None
+            if counts is not None:
+                yield counts
+
+    def _parting(self, job: int) -> float:
+        between = self.between[job]
+        half = len(between) // 2
+        crossing = max(float(between[:half, half:].sum()), float(between[half:, :half].sum()))
+        return crossing / float(self.alone_s[job]) * self.site.jobs[job].weight
+
+    def _of_counts(self, begin: Hosts, counts: Floats) -> Hosts:
         """Concrete hosts of counts per unit, the first that are free in each unit."""
         inner = self.cuts.unit[0]
         pools: dict[int, list[int]] = {}
@@ -190,3 +215,57 @@ class Places:
                 pools[unit] = pool[int(count) :]
             result[job] = tuple(sorted(chosen, key=self._place))
         return tuple(result)
+
+
+def _packed(
+    wanted: list[int], room: Ints, cuts: FabricCuts, worth: Floats, limit_s: float, *, spread: bool
+) -> Floats | None:
+    """Hosts of each job in each inner unit; None where the program ends without a packing.
+
+    Variables: counts, whether a job is in a unit (of each tier), and the busiest cut's load.  A job in k units of a
+    tier pays k - 1 times what parting its ranks sends; with ``spread`` the busiest cut counts most.
+    """
+    jobs, inner = len(wanted), len(room)
+    scale = max(float(worth.max()), 1e-300)
+    counts = jobs * inner
+    busiest = counts + jobs * sum(len(capacities) for capacities in cuts.capacity_Bps)
+    cost, high = np.zeros(busiest + 1), np.ones(busiest + 1)
+    high[:counts] = high[busiest] = inf
+    cost[busiest] = 1.0 if spread else 0.0
+    rows: list[tuple[list[int], list[float], float, float]] = []
+    every = range(inner)
+    for job, count in enumerate(wanted):
+        # Each job has all its hosts.
+        rows.append(([job * inner + unit for unit in every], [1.0] * inner, float(count), float(count)))
+    # No unit holds more hosts than are free in it.
+    rows += [([job * inner + unit for job in range(jobs)], [1.0] * jobs, 0.0, float(room[unit])) for unit in every]
+    first = counts
+    for tier, capacity in enumerate(cuts.capacity_Bps):
+        fastest = float(capacity.max())
+        for unit in range(len(capacity)):
+            inside = np.unique(cuts.unit[0][cuts.unit[tier] == unit]).tolist()
+            crossing, loads = [busiest], [-1.0]
+            for job, count in enumerate(wanted):
+                present = first + job * len(capacity) + unit
+                pays = float(worth[job]) / scale
+                cost[present] = (0.01 if spread else 1.0) * pays
+                # A host in a unit makes the job present there: hosts - most * presence <= 0, with the least factor
+                # that is valid.
+                most = min(float(count), float(sum(room[at] for at in inside)))
+                rows.append(
+                    ([*(job * inner + at for at in inside), present], [1.0] * len(inside) + [-most], -inf, 0.0)
+                )
+                # Presence stands for crossing: linear, and too much only for a job that lies in one unit.
+                crossing.append(present)
+                loads.append(pays * fastest / max(float(capacity[unit]), 1e-300))
+            # The busiest cut carries at least what crosses each cut.
+            rows.append((crossing, loads, -inf, 0.0))
+        first += jobs * len(capacity)
+    integers = [True] * busiest + [False]
+    bounds = np.zeros(busiest + 1), high
+    solution = lp.least(cost, bounds, lp.Rows.of(rows), integer=integers, seconds=limit_s, seed=0).values
+    if not len(solution):
+        return None
+    # A program that ran out of time may end between whole numbers: only a packing that adds up counts.
+    packed = np.rint(solution[:counts]).reshape(jobs, inner)
+    return packed if (packed.sum(axis=1) == np.array(wanted)).all() else None

@@ -18,7 +18,6 @@ from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.fabric.spec import Ints
 
 KEPT = 3
 """Placements with routes that are scheduled in time."""
@@ -49,7 +48,6 @@ class Search:
     best: Timed | None = None
     clock: Clock | None = None
     bound: float = 1.0
-    counts: Ints | None = None
     reserve_s: float = 0.0
     cut_short: bool = False
     tried: int = 0
@@ -66,7 +64,7 @@ class Search:
         site, references = layouts.begun()
         clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
         cuts, hosts = cuts_of(clock.fabric), as_given(site)
-        certificate, self.counts = certify(clock, cuts, hosts)
+        certificate = certify(clock, cuts, hosts)
         self.clock, self.bound = clock, certificate.objective
         # Stepping all flows takes about as long as the templates took; the search leaves that time, unless it is too
         # much.
@@ -146,9 +144,7 @@ class Search:
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
         late, placements, tried = self._until(share), 0, list[Timed]()
-        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(
-            begin, self.seed, self._left(share), self.counts
-        ):
+        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(begin, self.seed, self._left(share)):
             placements += 1
             for router in routers:
                 if late():

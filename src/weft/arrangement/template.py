@@ -63,14 +63,6 @@ class Template:
     alone_s: float
     network_s: float
 
-    def stepped_between_hosts(self, size: int) -> Floats:
-        """Bytes that are stepped in an iteration from each host of the job (row) to each other: no more than the
-        routers are told of, so that bounds of the clock rest on these."""
-        result = np.zeros((self.domains, self.domains))
-        source, target = self.source[self.message] // size, self.target[self.message] // size
-        np.add.at(result, (source, target), np.where(source == target, 0.0, self.bytes))
-        return result
-
     def between_hosts(self, size: int) -> Floats:
         """Bytes of an iteration from each host of the job (row) to each other."""
         result = np.zeros((self.domains, self.domains))
