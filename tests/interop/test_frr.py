@@ -157,3 +157,13 @@ def test_frr_accepts_what_is_written(planned, tmp_path):
     del files[frr.HOSTS]
     assert {name: code(text) for name, text in files.items()} == dict.fromkeys(files, 0)
     assert code(files["leaf-0.conf"].replace("router bgp", "router bpg", 1)) == 2
+
+
+def test_without_flows_switches_know_their_hosts_alone():
+    """What a first change is rolled back to."""
+    fabric, none = clos.build(8, radix=4, bandwidth_Bps=1e9), np.zeros(0, dtype=np.int64)
+    files = frr.write(fabric, job_traffic(none, none, np.zeros(0), jobs=()), routes_of_links(fabric, []))
+    for far, text in parsed(fabric, files).values():
+        static = re.findall(r"^ip route (\S+)/32 (\S+)$", text, re.MULTILINE)
+        hosts = [int(fabric.target[link]) for link in far.values() if fabric.target[link] < fabric.accelerators]
+        assert static == [(str(ipv4(host)), gateway) for host, gateway in zip(hosts, far, strict=False)]

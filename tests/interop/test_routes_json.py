@@ -143,7 +143,6 @@ def test_a_table_holds_flows_and_paths_or_paths_of_known_flows():
     [
         ("", "lacks the column source"),
         ("source,target,path,speed\n", "has the column 'speed'"),
-        (HEAD, "holds no flow"),
         (HEAD + "accelerator-0,accelerator-2,0\n", "3 values for 4 columns"),
         (HEAD + ONE.replace(",0,", ",-1,"), "is not a whole number"),
         (HEAD + ONE.replace("spine-1 ", ""), "no such link leaf-0 -> leaf-1"),

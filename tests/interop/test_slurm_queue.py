@@ -51,6 +51,7 @@ NODES = [
             rows_of_sinfo(["node01"], ["IDLE"]),
             rows_of_sinfo(["node02", "node03"], ["MIXED", "DRAIN"]),
             rows_of_sinfo(["node01"], ["IDLE"]),
+            rows_of_sinfo([], []),
         ]
     },
 ]

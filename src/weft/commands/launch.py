@@ -29,8 +29,10 @@ SCRIPT = "job.slurm"
 
 
 def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
-    """Write host lists, NCCL settings, the tuner file and a batch script of a job into a folder; returns the paths."""
+    """Write host lists, NCCL settings, the tuner file and, where SLURM can have such hosts, a batch script of a job
+    into a folder; returns the paths."""
     from weft.arrangement.bundle import host_lists
+    from weft.interop.slurm import NODE
 
     place = Path(folder).absolute()
     lists, settings = host_lists(bundle.host_names(number)), bundle.jobs[number].nccl_env
@@ -40,7 +42,9 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
         settings += (
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
-    texts["nccl.env"], texts[SCRIPT] = settings, job_script(bundle, number, place)
+    texts["nccl.env"] = settings
+    if all(map(NODE.fullmatch, bundle.host_names(number))):
+        texts[SCRIPT] = job_script(bundle, number, place)
     write_folder(folder, {name: text.encode() for name, text in texts.items()})
     return tuple(str(place / name) for name in texts)
 

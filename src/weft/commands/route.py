@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
     from weft.routing.demand import MeasuredDemand
-    from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteAudit, RouteReport
 
 ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "destination", "split", "spray")
@@ -129,6 +128,8 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     if options.routes is None:
         raise BadInput("is missing", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables")
     traffic, routes = installed(options, options.routes)
+    if not len(traffic.flows):
+        raise BadInput("holds no flow", where=options.routes, remedy="list the path of each flow")
     return audit(traffic.fabric, traffic.flows, routes, seed=options.seed, demand=traffic.demand)
 
 
@@ -299,23 +300,24 @@ def _events(options: ExportOptions, time_s: float) -> dict[str, str]:
     return {"events.jsonl": "\n".join(lines) + "\n"}
 
 
-def _routed(options: ExportOptions) -> RoutePlan:
-    """The routes of a file, or those of a plan."""
-    from weft.routing.plan import judged
-    from weft.routing.plan import plan as routed
+def _routed(options: ExportOptions) -> tuple[Fabric, JobTraffic, Routes]:
+    """A fabric with flows and their routes, from a file or of a new plan."""
+    from weft.routing.plan import plan
     from weft.routing.problem import routing_problem
-    from weft.routing.routers import RouterResult
 
     if options.routes is None:
         fabric, traffic, _ = traffic_of(options)
-        return routed(fabric, traffic, router=options.router, seed=options.seed)
+        return fabric, traffic, plan(fabric, traffic, router=options.router, seed=options.seed).routes
     there, routes = installed(options, options.routes)
-    problem = routing_problem(there.fabric, there.flows)
-    return judged(problem, RouterResult(routes=routes), router="installed", bound="cuts")
+    if len(there.flows):  # a file without flows takes all planned routes away
+        routing_problem(there.fabric, there.flows)  # refuses flows that no network can have
+    return there.fabric, there.flows, routes
 
 
-def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: ExportOutput) -> dict[str, str]:
-    """The texts of a plan in a format, by file name."""
+def _route_files(
+    kind: str, routed: tuple[Fabric, JobTraffic, Routes], options: ExportOptions, out: ExportOutput
+) -> dict[str, str]:
+    """The texts of routes in a format, by file name."""
     more: dict[str, object] = {}
     if out.probes is not None:
         if kind != "roce-csv":
@@ -335,5 +337,5 @@ def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: Expo
             "subnet": read_subnet(read_text(discovered, where=discovered), where=discovered, exclude=options.exclude)
         }
     form = KINDS[kind]
-    written = form.write(result.fabric, result.traffic, result.routes, **more)
+    written = form.write(*routed, **more)
     return {form.file: written} if isinstance(written, str) else written

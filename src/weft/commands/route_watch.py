@@ -187,13 +187,14 @@ class _RouteFeed:
         from weft.routing.demand import recognised
 
         events: list[tuple[str, Event]] = []
+        time_s = 0.0
         for path in self.options.counters:
             result = read_counters(read_text(path, where=path), self.controller.whole, where=path)
             events += [(f"{path}: at {event.time_s:g} s", event) for event in result]
         for path in self.options.demand:
-            # A measurement is known when its last flow has ended.
+            # A measurement is known when its last flow has ended; without flows it is of the time of the one before.
             records = read_records([path], self.controller.whole)
-            time_s, digest = float(records.end_s.max(initial=0.0)), hashlib.sha256()
+            time_s, digest = float(records.end_s.max(initial=time_s)), hashlib.sha256()
             for column in (records.source, records.target, records.bytes, records.start_s, records.end_s):
                 digest.update(column.tobytes())
             text = json.dumps({"time_s": time_s, "event": "measured", "sha256": digest.hexdigest()})

@@ -182,7 +182,11 @@ def measured(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
 
     logs = [path for path in paths if is_nccl_log(path)]
     if not logs:
-        return recognised(read_records(paths, fabric), fabric)
+        demand = recognised(read_records(paths, fabric), fabric)
+        if not demand.jobs:
+            problem, remedy = "holds no flows of a job", "measure ten iterations or more"
+            raise BadInput(problem, where=", ".join(paths[:3]), remedy=remedy)
+        return demand
     if len(logs) < len(paths):
         raise BadInput("has logs of NCCL beside tables", where="--demand", remedy="give either")
     return read_demand(logs, fabric)

@@ -65,7 +65,7 @@ class FlowRow(NamedTuple):
 
 
 def read_records(paths: Sequence[str], fabric: Fabric) -> FlowRecords:
-    """The measured flows of CSV tables."""
+    """The measured flows of CSV tables, which may be none."""
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
     rows = []
     for path in paths:
@@ -75,10 +75,9 @@ def read_records(paths: Sequence[str], fabric: Fabric) -> FlowRecords:
             if end < start:
                 raise BadInput("ends before it starts", where=place, remedy="give start_s and end_s of one clock")
             rows.append((*ends, _size(row["bytes"], place), start, end))
-    if not rows:
-        raise BadInput("holds no flow", where=", ".join(paths[:3]), remedy="add a line for each record")
-    source, target, size, start_s, end_s = (np.array(column) for column in zip(*rows, strict=True))
-    return FlowRecords(source=source, target=target, bytes=size, start_s=start_s, end_s=end_s)
+    table = np.array(rows, dtype=np.float64).reshape(-1, len(MEASURED))
+    source, target = table[:, :2].T.astype(np.int64)
+    return FlowRecords(source=source, target=target, bytes=table[:, 2], start_s=table[:, 3], end_s=table[:, 4])
 
 
 def _moment(text: str, place: str) -> float:

@@ -80,8 +80,6 @@ def read_paths(
     """
     rows = _json_rows(text, where) if text.lstrip().startswith("{") else _table_rows(text, where)
     listed, routes = _routed(rows, fabric, where)
-    if not len(listed):
-        raise BadInput("holds no flow", where=where, remedy="list the path of each flow")
     if traffic is None:
         return listed, routes
     number: dict[tuple[int, int, int], int] = {}

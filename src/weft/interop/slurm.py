@@ -18,6 +18,8 @@ from weft.model.catalogue import names
 from weft.model.job import Job
 
 TOOL = "weft train"
+NODE = re.compile(r"[\w.-]+")
+"""Names that nodes of SLURM may have."""
 WRITTEN_FOR = "Written for SLURM 20.11 and later, and this version of Weft."
 _SCRIPT = """\
 #!/bin/bash
@@ -119,7 +121,7 @@ def arranged(
         BadInput: a host has a name that no node of SLURM has.
     """
     nodes = list(dict.fromkeys(hosts))
-    if wrong := [node for node in nodes if not re.fullmatch(r"[\w.-]+", node)]:
+    if wrong := [node for node in nodes if not NODE.fullmatch(node)]:
         raise BadInput(f"{wrong[0]!r} is not a name for hosts", where=name, remedy="rename it in the site")
     return _ARRANGED.format(
         written_for=WRITTEN_FOR,

@@ -88,6 +88,8 @@ def _nodes(row: Mapping[str, Any], place: str) -> tuple[list[str], bool]:
         listed, node = row.get("nodes"), row.get("node")
         name = listed.get("nodes") if isinstance(listed, dict) else None
         state = node.get("state") if isinstance(node, dict) else None
+        if name == []:  # a partition without nodes
+            return [], False
         if isinstance(name, list):
             name = ",".join(item for item in name if isinstance(item, str))
     states = _states(state, f"{place}: state") | _states(flags, f"{place}: state_flags", least=0)

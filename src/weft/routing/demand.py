@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.codec import Document
-from weft.errors import BadInput
+from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import spans
 from weft.routing.problem import sharing_ports
@@ -128,12 +128,13 @@ _NONE = _Rhythm(np.nan, np.nan, 0.0)
 
 
 def recognised(records: FlowRecords, fabric: Fabric) -> MeasuredDemand:
-    """The jobs in measured flows, and their traffic.
-
-    Raises:
-        BadInput: no bytes between two accelerators.
-    """
+    """The jobs in measured flows, and their traffic; none where nothing but background was sent."""
+    none = np.zeros(0, dtype=np.int64)
+    empty = job_traffic(none, none, np.zeros(0), jobs=())
+    nothing = MeasuredDemand(traffic=empty, jobs=(), records=len(records), background=1.0)
     seen = _seen(records, fabric.accelerators)
+    if not len(seen.bytes):
+        return nothing
     # Step 1: busy pairs join accelerators to groups, and each group has a rhythm.
     # Step 2: other pairs join groups too, where they repeat with the period of both ends.
     group, rhythms = _groups(seen, fabric.accelerators)
@@ -151,7 +152,7 @@ def recognised(records: FlowRecords, fabric: Fabric) -> MeasuredDemand:
         flows.append(part)
         jobs.append(job)
     if not jobs:
-        raise BadInput("has only background", where="demand", remedy="measure three iterations or more")
+        return nothing
     inside = float(seen.total[job_of_pair >= 0].sum() / seen.total.sum())
     return MeasuredDemand(
         traffic=sharing_ports(fabric, merged(flows)), jobs=tuple(jobs), records=len(records), background=1.0 - inside
@@ -160,12 +161,10 @@ def recognised(records: FlowRecords, fabric: Fabric) -> MeasuredDemand:
 
 def _seen(records: FlowRecords, accelerators: int) -> _Seen:
     use = np.flatnonzero((records.bytes > 0) & (records.source != records.target))
-    if not len(use):
-        raise BadInput("has no bytes between two accelerators", where="demand", remedy="measure for longer")
     key, pair = np.unique(records.source[use] * accelerators + records.target[use], return_inverse=True)
     order = np.lexsort((records.start_s[use], pair))
     pair, use = pair[order], use[order]
-    start, size = records.start_s[use] - records.start_s[use].min(), records.bytes[use]
+    start, size = records.start_s[use] - records.start_s[use].min(initial=np.inf), records.bytes[use]
     end = np.maximum(start, start + records.end_s[use] - records.start_s[use])
     source, target = key // accelerators, key % accelerators
     return _Seen(pair, size, start, end, source, target, np.bincount(pair, size).astype(np.float64))
@@ -178,7 +177,7 @@ def _groups(seen: _Seen, accelerators: int) -> tuple[Ints, list[_Rhythm]]:
         np.maximum.at(busiest, ends, seen.total)
     share = seen.total / np.maximum(busiest[seen.source], busiest[seen.target])
     strong = share >= STRONG
-    label = _components(accelerators, seen.source[strong], seen.target[strong])
+    label = components(accelerators, seen.source[strong], seen.target[strong])
     at = np.where(strong, label[seen.source], -1)
     members = [np.flatnonzero(at == first) for first in np.unique(at[strong]).tolist()]
     rhythms = _shortest(seen, members, [_rhythm(seen, pairs) for pairs in members])
@@ -199,8 +198,8 @@ def _groups(seen: _Seen, accelerators: int) -> tuple[Ints, list[_Rhythm]]:
     counts = np.bincount(seen.pair[rows], minlength=len(of))
     joins = np.flatnonzero((np.bincount(seen.pair[rows], again, len(of)) >= REPEATS * counts) & (counts >= 3))
     linked = np.concatenate([np.flatnonzero(strong), joins])
-    label = _components(accelerators, seen.source[linked], seen.target[linked])
-    # Groups are numbered anew: each has the rhythm of its first part.
+    label = components(accelerators, seen.source[linked], seen.target[linked])
+    # Groups get new numbers: each has the rhythm of its first part.
     found: dict[int, int] = {}
     result, kept = np.full(accelerators, -1), list[_Rhythm]()
     for accelerator in np.flatnonzero(group >= 0).tolist():
@@ -231,20 +230,6 @@ def _shortest(seen: _Seen, members: list[Ints], rhythms: list[_Rhythm]) -> list[
                 break
         result.append(own)
     return result
-
-
-def _components(count: int, a: Ints, b: Ints) -> Ints:
-    """The least node of the component of every node."""
-    label = np.arange(count)
-    while True:
-        low = np.minimum(label[a], label[b])
-        after = label.copy()
-        for node in (a, b, label[a], label[b]):
-            np.minimum.at(after, node, low)
-        after = after[after]
-        if np.array_equal(after, label):
-            return label
-        label = after
 
 
 def _next(seen: _Seen, rows: Ints, lag: Floats | float, times: int = 1) -> Floats:
@@ -525,7 +510,7 @@ def _collectives(flows: _Flows, fabric: Fabric) -> tuple[list[str], Ints, Floats
     for node, what in ((np.arange(fabric.accelerators), ""), (fabric.domain, " hosts")):
         ends = [similar[left] * len(node) + node[end[left]] for end in (flows.source, flows.target)]
         nodes, place = np.unique(np.concatenate(ends), return_inverse=True)
-        label = _components(len(nodes), *np.split(place, 2))[place[: len(left)]]
+        label = components(len(nodes), *np.split(place, 2))[place[: len(left)]]
         rest = []
         for first in np.unique(label).tolist():
             mine = left[label == first]
