@@ -473,6 +473,10 @@ def test_measured_flows_are_watched(weft: Run, story: list[str]) -> None:
         (2, 0, 0),
     ]
     assert said[3]["about"].startswith("-")
+    # Tables without flows say that nothing was sent: at the second one in a row all jobs have gone.
+    Path("none.csv").write_text("source,target,bytes,start_s,end_s\n")
+    quiet = weft(*WATCH, *files, *("--demand", "none.csv") * 2)[1].splitlines()
+    assert [json.loads(line)["flows"] for line in quiet] == [4, 4, 4, 2, 2, 0]
     # With a state, measurements that were decided on are not decided on again.
     assert weft(*WATCH, "--state", "seen", *files)[1] == out
     assert weft(*WATCH, "--state", "seen", *files) == (0, "", "")

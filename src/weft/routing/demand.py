@@ -504,6 +504,7 @@ def _collectives(flows: _Flows, fabric: Fabric) -> tuple[list[str], Ints, Floats
     order = np.argsort(flows.size, kind="stable")
     flows = _Flows(flows.source[order], flows.target[order], flows.size[order], flows.rounds[order])
     similar = np.cumsum(np.concatenate([[False], flows.size[1:] > SAME_SIZE * flows.size[:-1]]))
+    typical = [np.median(part) for part in np.split(flows.size, np.flatnonzero(np.diff(similar)) + 1)]
     parts: dict[bytes, tuple[str, Ints, Floats, int]] = {}
     left = np.arange(len(order))
     # First between accelerators; what has no pattern there may have one between hosts, whose inner links are not seen.
@@ -518,10 +519,12 @@ def _collectives(flows: _Flows, fabric: Fabric) -> tuple[list[str], Ints, Floats
             if not what and pattern.startswith(("mixed", "one-way of 2")):
                 rest.append(mine)
                 continue
-            # Flows of a pattern are equal; those of several sizes between the same ends are one collective.
+            # Flows of a pattern are equal, to those of like patterns too, so that noise of counters does not make
+            # routes harder to find; those of several sizes between the same ends are one collective.
             size, rounds = flows.size[mine], flows.rounds[mine]
             if not pattern.startswith("mixed"):
-                size, rounds = (np.full(len(mine), np.median(column)) for column in (size, rounds))
+                size = np.full(len(mine), typical[similar[mine[0]]])
+                rounds = np.full(len(mine), np.median(rounds))
             times = max(int(np.median(rounds)), 1)
             pair, place, at = np.unique(
                 flows.source[mine] * fabric.accelerators + flows.target[mine], return_index=True, return_inverse=True
