@@ -171,6 +171,7 @@ def route_command() -> None:
     \b
     weft route --plan plan.json                       a planned job on its cluster's network
     weft route --cluster h100-1024 --job 'llama-3.1-8b tp=8,dp=32'
+    weft route --fabric net.json --demand flows.csv   the jobs that a network measured
     weft route audit --routes FILE                    judge the routes that a network has
     weft route watch --events FILE --state DIR        keep routes good as jobs and links change
     weft route export roce-csv --plan plan.json       write routes for a network

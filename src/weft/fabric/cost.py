@@ -282,11 +282,6 @@ class Prices:
         return (listed(priced) or "nothing") + (f", without {listed(without)}" if without else "")
 
 
-def presets() -> tuple[str, ...]:
-    """Names of the presets, sorted."""
-    return tuple(sorted(_tables()))
-
-
 def preset(name: str) -> Prices:
     """The prices of a preset.
 

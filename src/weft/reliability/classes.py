@@ -89,11 +89,6 @@ class FailureFile:
     classes: Annotated[Mapping[str, FailureClass], Range(0, 100)] = field(default_factory=dict)
 
 
-def presets() -> tuple[str, ...]:
-    """Names of the presets, sorted."""
-    return tuple(sorted(_tables()))
-
-
 def preset(name: str) -> FailureBook:
     """The failures of a preset.
 

@@ -722,7 +722,7 @@ class Controller:
             rows = np.full((len(job), links.shape[1]), -1, dtype=np.int64)
             numbers = np.full((2, len(job)), -1, dtype=np.int64)
             rows[flows[at] - begin], numbers[:, flows[at] - begin] = links[at], ways[:, at]
-            # Rows that stay as they were stay the same array: what is known of them is kept.
+            # Rows that did not change stay the same array, which is how caches know them.
             kept = self.links.get(name)
             links_after[name] = kept if kept is not None and np.array_equal(kept, rows) else rows
             if problem.ways.top is self._table.top:

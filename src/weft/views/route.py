@@ -222,7 +222,7 @@ def _links(plan: RoutePlan) -> Iterator[Block]:
 
 
 _COLUMNS = ("#", "time", "event", "of", "placed", "moved", "before", "after", "best", "reason")
-_WIDTHS = (3, 8, 12, 16, 6, 5, 6, 6, 6, 0)
+_WIDTHS = (3, 8, 12, 20, 6, 5, 6, 6, 6, 0)
 _LEFT = ("event", "of", "reason")
 PACE = "Pace of the slowest collective (share of its pace alone) before a decision, after it, and the best possible"
 

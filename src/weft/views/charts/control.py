@@ -47,7 +47,7 @@ def efficiency_chart(decisions: Sequence[dict[str, Any]]) -> Chart:
     x = alt.X("time:Q", title=f"time since the first decision ({name})", axis=alt.Axis(grid=False))
     y = alt.Y("pace:Q", title="pace of the slowest collective", scale=linear(0, 1.05), axis=alt.Axis(format=".0%"))
     names = [*_LINES, *(f"before: {kind}" for kind in _KINDS)]
-    look = {"x": x, "y": y, "color": colours("line", names, _SHADES, orient="bottom", columns=5)}
+    look = {"x": x, "y": y, "color": colours("line", names, _SHADES, orient="bottom", columns=5, symbolOpacity=1)}
     # The best possible lies as a wide band below what was reached, which mostly hides a thin line.
     wide, thin = (
         alt.Chart(data(row for row in lines if row["line"] == line))
