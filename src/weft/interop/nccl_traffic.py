@@ -173,15 +173,14 @@ def _flows(
     ranks = group.size
     rings = group.rings or group.connections
     for rank, gpu in sorted(group.members.items()):
-        for operation in passes.get(gpu, ()):
-            name, size = operation.name, operation.bytes
-            if operation.communicator != number:
-                continue
-            if name == "Send" and operation.root < ranks:
-                flows["sends", rank, operation.root] += size
+        calls = Counter(operation for operation in passes.get(gpu, ()) if operation.communicator == number)
+        for (name, bytes_, root, _), times in calls.items():
+            size = times * bytes_
+            if name == "Send" and root < ranks:
+                flows["sends", rank, root] += size
             elif rank or name in ("Send", "Recv"):
                 continue
-            elif (name, size) in over_trees and group.trees:
+            elif (name, bytes_) in over_trees and group.trees:
                 # Each channel has a tree for its share: up to the root, and down again.
                 share = size / len({channel for channel, _, _ in group.trees})
                 for _, child, parent in group.trees:
@@ -193,5 +192,5 @@ def _flows(
                 share = size * passed.get(name, 1.0) / max(len({channel for channel, _, _ in rings}), 1)
                 for _, source, target in rings:
                     ends = {"Broadcast": target, "Reduce": source}.get(name, -1)
-                    flows["ring", source, target] += share * (ends != operation.root)
+                    flows["ring", source, target] += share * (ends != root)
     return flows
