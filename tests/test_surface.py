@@ -123,7 +123,7 @@ route export: kind --arrangement --at --cluster --demand --exclude --fabric --fa
 route plan: --arrangement --cluster --compare --demand --fabric --failed --flows --format --generate --job
     --output --paths --picture --placement --plan --radix --router --seed --split --verbose
     --wide
-route watch: --apply --chart --counters --demand --events --fabric --format --push --routes --seed --state
+route watch: --apply --chart --counters --demand --events --fabric --format --push --router --routes --seed --state
 arrange: site --budget --chart --format --output --seed --verbose --wide
 sweep:
 sweep run: study --axis --clusters --compute --dry-run --models --output --state --wide --workers

@@ -302,9 +302,11 @@ def test_the_controller_installs_its_routes(network, tmp_path):
     built.wait(everywhere)
     (tmp_path / "fabric.json").write_text(fabric_to_json(fabric))
     with watching(built, tmp_path) as decide:
-        flows = [{"source": a, "target": (a + 2) % 8, "bytes": 1e9} for a in range(8)]
+        # Both hosts of a leaf send to both of the next, so that flows to one destination must go together.
+        ends = [(a, (a + 2 - a % 2 + b) % 8) for a in range(8) for b in range(2)]
+        flows = [{"source": a, "target": b, "bytes": 1e9} for a, b in ends]
         first, _ = decide(event="job-arrives", job="a", flows=flows)
-        assert (first["push"], first["placed"], first["alpha"]) == ("applied", 8, 1.0)
+        assert (first["push"], first["placed"], first["alpha"]) == ("applied", 16, 1.0)
         paths = moved(fabric, first)
         assert traced(built, paths) == paths
 
@@ -368,9 +370,9 @@ def watching(built, folder):
     on.write_text(ON_SWITCH.format(prefix=built.prefix, folder=built.folder, broken=folder / "broken"))
     on.chmod(0o755)
     command = f"{ROOT / 'examples' / 'apply-frr.sh'} {folder / 'fabric.json'}"
-    words = ["weft", "route", "watch", "--fabric", str(folder / "fabric.json"), "--format", "json"]
+    words = ["weft", "route", "watch", "--fabric", str(folder / "fabric.json"), "--router", "destination"]
     running = subprocess.Popen(
-        [*words, "--apply", command, "--push"],
+        [*words, "--apply", command, "--push", "--format", "json"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

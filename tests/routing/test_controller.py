@@ -114,6 +114,15 @@ def shortest(fabric: Fabric, found: dict[Key, LinkPath]) -> bool:
     return all(nx.shortest_path_length(graph, *key[2:4]) == len(path) for key, path in found.items())
 
 
+def follows_tables(fabric: Fabric, found: dict[Key, LinkPath]) -> bool:
+    """Whether flows to one destination leave each switch by one link."""
+    leaving: dict[tuple[int, int], set[int]] = {}
+    for key, path in found.items():
+        for link in path[1:]:
+            leaving.setdefault((key[3], int(fabric.source[link])), set()).add(link)
+    return all(len(links) == 1 for links in leaving.values())
+
+
 class Life(RuleBasedStateMachine):
     """A controller that is told nonsense and is restarted, beside one that hears the good events alone."""
 
@@ -128,7 +137,8 @@ class Life(RuleBasedStateMachine):
         self.said: list[str] = []
 
     @initialize(
-        router=st.sampled_from(["auto", "auto", "auto", "repair", "greedy"]), replan_s=st.sampled_from([0.0, 60.0])
+        router=st.sampled_from(["auto", "auto", "auto", "repair", "greedy", "destination", "destination"]),
+        replan_s=st.sampled_from([0.0, 60.0]),
     )
     def begin(self, router: str, replan_s: float) -> None:
         self.router, self.replan_s = router, replan_s
@@ -298,6 +308,8 @@ class Life(RuleBasedStateMachine):
         alpha = kit.recount(fabric, traffic, as_routes(list(after.values())), demands)
         assert decision.alpha == pytest.approx(alpha, abs=1e-8)
         assert decision.alpha >= decision.alpha_bound
+        if self.router == "destination":
+            assert follows_tables(fabric, after)
         if kept.keys() == after.keys() and shortest(fabric, kept):
             old = kit.recount(fabric, traffic, as_routes([kept[key] for key in after]), demands)
             assert alpha <= old * (1 + 1e-9)

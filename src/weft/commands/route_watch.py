@@ -62,6 +62,9 @@ class WatchOptions(WatchedNetwork):
         "Measured flows as CSV: source, target, bytes, start_s, end_s; a file is a measurement (repeats).",
         metavar="FILE",
     )
+    router: Literal["auto", "destination"] = option(
+        "auto", "auto pins each flow; destination gives a switch one link for each destination, as FRR needs."
+    )
     seed: int = option(0, "Seed of the searches.", metavar="N", least=0)
 
 
@@ -101,7 +104,7 @@ def watch_command(options: WatchOptions, out: WatchOutput) -> None:
 
     hook = None if out.apply is None else Hook(out.apply, push=out.push)
     fabric = two_layers() if options.fabric is None else fabric_file(options.fabric)
-    controller = Controller(fabric, seed=options.seed)
+    controller = Controller(fabric, router=options.router, seed=options.seed)
     feed = _RouteFeed(controller, options, out, hook)
     if out.state is None:
         feed.run(None, 0)

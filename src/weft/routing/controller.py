@@ -16,22 +16,22 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Literal, get_args
 
 import numpy as np
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask, ranks
 from weft.fabric.traffic import Routes
 from weft.routing import _kernels
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, PathChoice, follow, links_of
+from weft.routing.choice import ENOUGH, PathChoice, follow, links_of, ordered
 from weft.routing.plan import path_rates
 from weft.routing.problem import Problem, demands, routing_problem
-from weft.routing.routers import ROUTERS, improve
+from weft.routing.routers import ROUTERS, as_trees, bundled, improve
 from weft.routing.telemetry import Ends, LinkChange, LinkSample, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import Climbs, Ways, climbs, table_ways, ways_of
@@ -235,8 +235,8 @@ class Controller:
 
     Args:
         fabric: with all links that may ever be up.
-        router: of new plans; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
-            path.
+        router: of new plans; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one path.  With
+            "destination" flows leave a switch by one link for each destination after every decision.
         replan_s: least time between new plans while routes are above the bound.
     """
 
@@ -504,21 +504,16 @@ class Controller:
         before = self._state()
         flows, problem, low = self._asked()
         had, up, down = self._remembered(problem, flows)
+        done = partial(_Routed, low=round(low, DIGITS), had=had, before=before)
         # Where every flow is on one of its ways, all of them are up, and congestion is at the bound, all stay.
-        if len(flows) == len(self._flows()[0]) and np.all(up >= 0):
+        if len(flows) == len(self._flows()[0]) and np.all(up >= 0) and self.router != "destination":
             load = problem.fixed.copy()
             _kernels.weigh_all(load, problem.inverse, problem.demand_Bps, problem.ways, up, down)
             if (alpha := float(load.max(initial=0.0))) <= low * (1 + ENOUGH):
                 self.links = {name: self.links[name] for name in self.jobs}
-                return _Routed(
-                    alpha=round(alpha, DIGITS),
-                    low=round(low, DIGITS),
-                    problem=problem,
-                    had=had,
-                    links=had,
-                    before=before,
-                )
-        choice, former = self._placed(problem, up, down)
+                return done(alpha=round(alpha, DIGITS), problem=problem, links=had)
+        bundles, bundle, former = self._bundles(problem, up, down)
+        choice = self._placed(bundles, former)
         # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
         # is left.
         if not np.isfinite(choice.congestion):
@@ -526,31 +521,31 @@ class Controller:
             low = closed_bound(problem)
             self._known = replace(self._known, problem=problem, low=low)
             had, up, down = self._remembered(problem, flows)
-            choice, former = self._placed(problem, up, down)
+            bundles, bundle, former = self._bundles(problem, up, down)
+            choice = self._placed(bundles, former)
         planned, withheld = False, False
         if choice.congestion > low * (1 + ENOUGH):
             stays = max(1.0, choice.congestion)
-            choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
-            choice.keep(*former, max(choice.congestion, low))
+            choice, planned = self._better(choice, former, low, now_s, fresh=fresh)
             # Hysteresis: figures that waver move no flow.
             gain = stays / max(1.0, choice.congestion) - 1
             if gain < least_gain:
                 planned, withheld = False, gain > ENOUGH
-                choice, former = self._placed(problem, up, down)
-        moves, links = self._settled(problem, choice, had, former, flows)
+                choice = self._placed(bundles, former)
+        moves, links = self._settled(problem, (choice.up[bundle], choice.down[bundle]), had, (up, down), flows)
         how = "kept"
         if moves:
             how = "replanned" if planned else "placed" if all(move.new for move in moves) else "repaired"
-        return _Routed(
+        alpha = max(choice.congestion, float(problem.fixed.max(initial=0.0)))
+        return done(
             how=how,
             withheld=withheld,
             moves=moves,
-            alpha=round(choice.congestion, DIGITS),
+            alpha=round(alpha, DIGITS),
             low=round(low, DIGITS),
-            problem=problem,
             had=had,
+            problem=problem,
             links=links,
-            before=before,
         )
 
     def _gain(self, result: _Routed) -> Gain:
@@ -658,12 +653,35 @@ class Controller:
         ways[:, ~live] = -1
         return had, ways[0], ways[1]
 
-    def _placed(self, problem: Problem, up: Ints, down: Ints) -> tuple[PathChoice, tuple[Ints, Ints]]:
-        """Flows with a live path on it, the others where they hurt least; the ways that all had."""
+    def _bundles(self, problem: Problem, up: Ints, down: Ints) -> tuple[Problem, Ints, tuple[Ints, Ints]]:
+        """The problem of what goes together, the number of each flow in it, and the ways that these had."""
+        if self.router != "destination":
+            return problem, np.arange(len(up)), (up, down)
+        bundles, bundle = bundled(problem)
+        ways = np.full((2, len(bundles.demand_Bps)), -1, dtype=np.int64)
+        flows = np.flatnonzero(up >= 0)
+        ways[:, bundle[flows]] = up[flows], down[flows]
+        return bundles, bundle, (ways[0], ways[1])
+
+    def _placed(self, problem: Problem, former: tuple[Ints, Ints]) -> PathChoice:
+        """Flows with a live path on it, the others where they hurt least."""
         # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
-        choice = PathChoice(problem, up, down)
+        choice = PathChoice(problem, *former)
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
-        return choice, (up, down)
+        return self._fitted(choice, former)
+
+    def _fitted(self, choice: PathChoice, former: tuple[Ints, Ints]) -> PathChoice:
+        """The choice that tables by destination can hold, where the router is for those."""
+        if self.router != "destination" or not np.isfinite(choice.congestion):
+            return choice
+        problem = choice.problem
+        # What stays goes first; where that leaves a flow without a path, the largest demand.
+        moved = (choice.up != former[0]) | (choice.down != former[1])
+        try:
+            ways = as_trees(problem, choice.up, choice.down, np.lexsort((-problem.demand_Bps, moved)))
+        except Unsupported:
+            ways = as_trees(problem, choice.up, choice.down, ordered(problem))
+        return PathChoice(problem, *ways)
 
     def _had(self, width: int) -> Ints:
         """The links that every flow had, -1 behind; rows of -1 for flows without a path."""
@@ -677,59 +695,67 @@ class Controller:
         return result
 
     def _better(
-        self, problem: Problem, choice: PathChoice, low: float, now_s: float, *, fresh: bool
+        self, choice: PathChoice, former: tuple[Ints, Ints], low: float, now_s: float, *, fresh: bool
     ) -> tuple[PathChoice, bool]:
         """Lower congestion by moving flows; by a new plan (True) where it is time for one or moves do not get
         there.
         """
-        before = choice.congestion
+        problem, before, planned = choice.problem, choice.congestion, False
         due = now_s >= self.planned_s + self.replan_s
         # Step 3: moves and chains from there.  Step 4, only if these end above the bound: plan all again, and take
         # that where it is better, since it moves flows that had no need.
         if fresh or due:
+            placed = choice.up.copy(), choice.down.copy()
             improve(choice, low)
+            choice = self._fitted(choice, former)
+            if choice.congestion > before:
+                choice = PathChoice(problem, *placed)
         if choice.congestion > low * (1 + ENOUGH) and (fresh or due):
             self.planned_s = now_s
             ways = ROUTERS[self.router](problem, self.seed).ways
             if ways is None:
                 raise BadInput(f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair")
-            planned = PathChoice(problem, *ways)
-            if planned.congestion < min(before, choice.congestion) * (1 - ENOUGH):
-                return planned, True
-        return choice, False
+            plan = PathChoice(problem, *ways)
+            if plan.congestion < min(before, choice.congestion) * (1 - ENOUGH):
+                choice, planned = plan, True
+        # Step 5: flows that moved without need go back.
+        target, ways = max(choice.congestion, low), (choice.up.copy(), choice.down.copy())
+        choice.keep(*former, target)
+        choice = self._fitted(choice, former)
+        return (choice if choice.congestion <= target * (1 + ENOUGH) else PathChoice(problem, *ways)), planned
 
     def _settled(
-        self, problem: Problem, choice: PathChoice, had: Ints, former: tuple[Ints, Ints], flows: Ints
+        self, problem: Problem, ways: tuple[Ints, Ints], had: Ints, former: tuple[Ints, Ints], flows: Ints
     ) -> tuple[tuple[Move, ...], Ints]:
-        """Take the choice over; what changed, and the links of all flows."""
+        """Take the ways over; what changed, and the links of all flows."""
         live = _live(had, self._network.standing.up)
         # Only flows on other ways than before can have other links.
-        other = np.flatnonzero((choice.up != former[0]) | (choice.down != former[1]))
-        routes = problem.select(other).routes(choice.up[other], choice.down[other])
+        other = np.flatnonzero((ways[0] != former[0]) | (ways[1] != former[1]))
+        routes = problem.select(other).routes(ways[0][other], ways[1][other])
         links = had.copy()
         links[other] = links_of(routes, had.shape[1])
         changed = other[(links[other] != had[other]).any(axis=1)]
-        moves = []
-        for key, flow in zip(keys_of(problem.traffic, changed), changed.tolist(), strict=True):
-            path = tuple(link for link in links[flow].tolist() if link >= 0)
-            old = tuple(link for link in had[flow].tolist() if link >= 0)
-            moves.append(Move(flow=key, path=path, new=not live[flow], old=old))
+        keys = keys_of(problem.traffic, changed)
+        each = zip(keys, _paths(links[changed]), live[changed].tolist(), _paths(had[changed]), strict=True)
+        moves = tuple(Move(flow=key, path=path, new=not lives, old=old) for key, path, lives, old in each)
         # Flows without a path keep a row of -1, so that a later event can place them.
         links_after = {}
-        begin, ways = 0, np.stack([choice.up, choice.down])
-        for name, job in self.jobs.items():
-            at = slice(*np.searchsorted(flows, [begin, begin + len(job)]).tolist())
-            rows = np.full((len(job), links.shape[1]), -1, dtype=np.int64)
-            numbers = np.full((2, len(job)), -1, dtype=np.int64)
-            rows[flows[at] - begin], numbers[:, flows[at] - begin] = links[at], ways[:, at]
+        begins = np.cumsum([0] + [len(job) for job in self.jobs.values()])
+        at_job, moved = np.searchsorted(flows, begins).tolist(), np.diff(np.searchsorted(flows[changed], begins))
+        for number, (name, begin, end) in enumerate(zip(self.jobs, begins[:-1], begins[1:], strict=True)):
+            at = slice(*at_job[number : number + 2])
             # Rows that did not change stay the same array, which is how caches know them.
-            kept = self.links.get(name)
-            links_after[name] = kept if kept is not None and np.array_equal(kept, rows) else rows
+            rows = self.links.get(name)
+            if rows is None or moved[number] or at.stop - at.start < end - begin:
+                rows = np.full((end - begin, links.shape[1]), -1, dtype=np.int64)
+                rows[flows[at] - begin] = links[at]
+            links_after[name] = rows
             if problem.ways.top is self._table.top:
-                self._taken[name] = links_after[name], numbers
-            begin += len(job)
+                numbers = np.full((2, end - begin), -1, dtype=np.int64)
+                numbers[:, flows[at] - begin] = ways[0][at], ways[1][at]
+                self._taken[name] = rows, numbers
         self.links = links_after
-        return tuple(moves), links if moves else had
+        return moves, links if moves else had
 
     @property
     def traffic(self) -> JobTraffic | None:
@@ -742,6 +768,12 @@ def _live(links: Ints, up: Mask) -> Mask:
     live = np.zeros(len(links), dtype=bool)
     _kernels.all_up(links, up, live)
     return live
+
+
+def _paths(links: Ints) -> list[Path]:
+    """Rows of ``links`` without the -1 behind."""
+    counts = (links >= 0).sum(axis=1).tolist()
+    return [tuple(row[:count]) for row, count in zip(links.tolist(), counts, strict=True)]
 
 
 def _same(these: list[object], those: list[object]) -> bool:

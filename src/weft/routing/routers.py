@@ -283,30 +283,37 @@ def route_by_destination(problem: Problem, seed: int) -> RouterResult:
     Raises:
         Unsupported: no path of a flow follows the links that its destination has already.
     """
-    ways, traffic = problem.ways, problem.traffic
-    # Step 1: flows that enter at one switch for one destination go the same way: route them as one bundle.
-    entry = np.where(ways.first >= 0, problem.fabric.target[ways.first], traffic.source)
-    key = entry * problem.fabric.nodes + traffic.target
-    _, first, bundle = np.unique(key, return_index=True, return_inverse=True)
-    bundles = problem
-    if len(first) == len(key):
-        bundle = np.arange(len(key))
-    else:
-        # A bundle comes from several hosts, whose links leave no choice; the last link is that of all its flows.
-        bounds = {name: getattr(ways, name)[first] for name in (*Ways._fields[3:7], "last")}
-        some = ways._replace(**bounds, first=np.full(len(first), -1, dtype=np.int64))
-        demand = np.bincount(bundle, problem.demand_Bps).astype(np.float64)
-        bundles = replace(problem, traffic=traffic.select(first), ways=some, demand_Bps=demand)
+    bundles, bundle = bundled(problem)
     result = route_best(bundles, seed).ways
     assert result is not None
-    # Step 2: bundles meet above, and must go on together from there.
-    up, down = (each[bundle] for each in _as_trees(bundles, *result))
+    # Bundles meet above, and must go on together from there.
+    up, down = (each[bundle] for each in as_trees(bundles, *result, ordered(bundles)))
     return _result(problem, up, down)
 
 
-def _as_trees(problem: Problem, up: Ints, down: Ints) -> tuple[Ints, Ints]:
-    """Ways of which those to one destination leave each switch by one link: largest demand first, a flow that would
-    leave a switch otherwise takes, of its paths that do not, the one with the least highest load."""
+def bundled(problem: Problem) -> tuple[Problem, Ints]:
+    """The problem whose flows are bundles, and the bundle of every flow: those that enter at one switch for one
+    destination, which go the same way where switches look at the destination only."""
+    ways, traffic = problem.ways, problem.traffic
+    entry = np.where(ways.first >= 0, problem.fabric.target[ways.first], traffic.source)
+    key = entry * problem.fabric.nodes + traffic.target
+    _, first, bundle = np.unique(key, return_index=True, return_inverse=True)
+    if len(first) == len(key):
+        return problem, np.arange(len(key))
+    # A bundle comes from several hosts, whose links leave no choice; the last link is that of all its flows.
+    bounds = {name: getattr(ways, name)[first] for name in (*Ways._fields[3:7], "last")}
+    some = ways._replace(**bounds, first=np.full(len(first), -1, dtype=np.int64))
+    demand = np.bincount(bundle, problem.demand_Bps).astype(np.float64)
+    return replace(problem, traffic=traffic.select(first), ways=some, demand_Bps=demand), bundle
+
+
+def as_trees(problem: Problem, up: Ints, down: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """Ways of which those to one destination leave each switch by one link: by ``order``, a flow that would leave a
+    switch otherwise takes, of its paths that do not, the one with the least highest load.
+
+    Raises:
+        Unsupported: a flow has none.
+    """
     fabric, ways, up, down = problem.fabric, problem.ways, up.copy(), down.copy()
     load = problem.loads(problem.routes(up, down))
     leaving: dict[tuple[int, int], int] = {}
@@ -317,7 +324,7 @@ def _as_trees(problem: Problem, up: Ints, down: Ints) -> tuple[Ints, Ints]:
     def fits(target: int, path: list[int]) -> bool:
         return all(leaving.get((target, int(fabric.source[link])), link) == link for link in path)
 
-    for flow in ordered(problem).tolist():
+    for flow in order.tolist():
         target, path = int(problem.traffic.target[flow]), links_by(flow, up[flow], down[flow])
         if not fits(target, path):
             add = problem.demand_Bps[flow] * problem.inverse
@@ -326,7 +333,11 @@ def _as_trees(problem: Problem, up: Ints, down: Ints) -> tuple[Ints, Ints]:
             downs = np.arange(ways.down_first[flow], ways.down_end[flow])
             pairs = np.argwhere(ways.top[ups][:, None] == ways.top[downs][None, :])
             every = ((int(ups[a]), int(downs[b])) for a, b in pairs.tolist())
-            open_ = [(links, pair) for pair in every if fits(target, links := links_by(flow, *pair))]
+            open_ = [
+                (links, pair)
+                for pair in every
+                if fits(target, links := links_by(flow, *pair)) and np.isfinite(problem.inverse[links]).all()
+            ]
             if not open_:
                 ends = f"{fabric.names[problem.traffic.source[flow]]} -> {fabric.names[target]}"
                 raise Unsupported(f"{ends} has no path that joins the others", where="--router destination")

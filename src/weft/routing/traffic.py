@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -196,7 +197,7 @@ def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
     }
     joined["collective"] += np.repeat(collectives[:-1], [len(part) for part in parts])
     joined["job"] += np.repeat(jobs[:-1], [len(part.job) for part in parts])
-    return JobTraffic(**joined, names=tuple(name for part in parts for name in part.names), jobs=tuple(names))
+    return JobTraffic(**joined, names=tuple(chain.from_iterable(part.names for part in parts)), jobs=tuple(names))
 
 
 def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -> None:
