@@ -287,7 +287,7 @@ except BadInput as error:
 """
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_charts_within_a_limit_of_address_space(suffix: str) -> None:
