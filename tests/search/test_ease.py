@@ -64,6 +64,7 @@ def test_software_has_its_own_ways() -> None:
     assert {*FULLY_SHARDED, *ZERO_BUBBLE} <= set(stacks())
 
 
+@pytest.mark.slow
 def test_what_is_called_unusual_is_rare_in_published_runs() -> None:
     runs = [one for one in prepare_all(shipped_runs()) if isinstance(one, Prepared)]
     layouts = [one.layout for one in runs]

@@ -33,7 +33,7 @@ SMALL = STANDARD.constrained(
 @cache
 def job_of(model):
     job = resolve_job(model)
-    return replace(job, recipe=replace(job.recipe, global_batch=32))
+    return replace(job, recipe=replace(job.recipe, global_batch=64))
 
 
 @cache
