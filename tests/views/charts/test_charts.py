@@ -122,6 +122,7 @@ def dashed(items):
     return [item for item in marks(items, "rule") if item.look.get("strokeDash")]
 
 
+@pytest.mark.slow
 def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
     study = studied((4, 8, 16), ())
     whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
