@@ -198,6 +198,7 @@ def test_an_edit_changes_its_setting_alone(text: str, settings: tuple[str, ...],
     assert edited(text, settings) == result
 
 
+@pytest.mark.slow
 def test_a_dispatcher_is_a_change_with_flags(tmp_path: Path) -> None:
     script = tmp_path / "moe.sh"
     plan = weft.plan("qwen3-30b-a3b", "h100-16", fix=("ep=16", "tp=1", "pp=1"), top=1)

@@ -66,6 +66,7 @@ def test_a_measured_step_is_that_of_its_own_layout_and_moves_those_like_it_most(
     assert slow[0] / 3.0 > 3.0 / 1.3, "what no layout explains slows all of them"
 
 
+@pytest.mark.slow
 def test_several_measured_runs_correct_as_scikit_learn_does() -> None:
     gaussian_process = pytest.importorskip("sklearn.gaussian_process")
     layouts = [
