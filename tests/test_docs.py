@@ -342,6 +342,7 @@ def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
     assert nearly_equal(page, now), f"run python tests/test_docs.py, then read what changed:\n{difference}"
 
 
+@pytest.mark.slow
 def test_pictures_are_what_their_commands_draw() -> None:
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")

@@ -39,12 +39,10 @@ for last, words in groupby(sys.argv[2:], lambda word: word == "---"):
             assert not end.code, end
 """
 STUDY = "llama-3.1-8b h100-64 --layout tp=8,dp=8,sp"
-COMMANDS = (
-    f"estimate {STUDY}",
-    "schedule all-reduce 1GiB --dims switch:16:150GiB/s:700ns,switch:64:100GiB/s:1700ns --compare",
-)
+COMMANDS = (f"estimate {STUDY}",)
 """Those that add many floats."""
 MORE = (
+    "schedule all-reduce 1GiB --dims switch:16:150GiB/s:700ns,switch:64:100GiB/s:1700ns --compare",
     "estimate llama-3.1-8b h100-256 --layout tp=2,sp --tokens 15T --failures examples/failures.toml",
     "estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,sp,mbs=1,recompute=selective --tokens 7.81T",
     "plan llama-3.1-8b h100-64",

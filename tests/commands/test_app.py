@@ -32,6 +32,7 @@ def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
     assert err.startswith(f"run: bash '{script}'\n")
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(
     ("cluster", "layout", "warns"),
     [("gb200-512", "ep=64", False), ("gb200-576", "ep=64", True), ("gb200-576", "ep=8", False)],

@@ -39,15 +39,16 @@ def test_every_shell_gets_its_script(shell: str) -> None:
         assert subprocess.run([program, *read], input=script, text=True, check=False).returncode == 0
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("weft pl", {"plan"}),
         ("weft route e", {"export"}),
-        ("weft plan --form", {"--format"}),
         ("weft launch --tool deep", {"deepspeed"}),
-        ("weft plan llama-3.1-4", {"llama-3.1-405b"}),
         ("weft plan gpt2-124m gb3", {"gb300-8"}),
+        ("weft pl", {"plan"}),
+        ("weft plan --form", {"--format"}),
+        ("weft plan llama-3.1-4", {"llama-3.1-405b"}),
     ],
 )
 def test_verbs_options_choices_and_names_are_offered(line: str, offered: set[str]) -> None:
@@ -56,6 +57,7 @@ def test_verbs_options_choices_and_names_are_offered(line: str, offered: set[str
     assert {one.partition(",")[2] for one in found.split()} == offered
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("line", ["weft plan conf", "weft plan gpt2 a100-8 --calibration meas", "weft arrange si"])
 def test_files_are_offered_where_one_is_meant(line: str) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}

@@ -74,7 +74,7 @@ def test_cables_without_speed_have_the_clusters(weft: Run, tmp_path: Path) -> No
 
 def test_a_rate_beyond_the_links_of_an_end_is_refused(weft: Run, tmp_path: Path) -> None:
     file = tmp_path / "flows.csv"
-    route = ("route", "--cluster", "h100-64", "--flows", str(file))
+    route = ("route", "--cluster", "h100-16", "--flows", str(file))
     file.write_text("source,target,bytes,rate\n0,8,1e9,50 GB/s\n0,1,1e9,450 GB/s\n")
     assert weft(*route)[0] == 0
     file.write_text("source,target,bytes,rate\n0,1,1e9,\n0,8,1e9,900 GB/s\n")
@@ -83,7 +83,7 @@ def test_a_rate_beyond_the_links_of_an_end_is_refused(weft: Run, tmp_path: Path)
     assert f"{file}: line 3: rate: 900 GB/s is more than the 50 GB/s of its ends' links" in err
 
 
-@pytest.mark.parametrize("cluster", ["h100-64", "mi300x-64"])
+@pytest.mark.parametrize("cluster", ["h100-16", "mi300x-16"])
 @pytest.mark.parametrize("ends", ["0,1,1e9\n1,2,1e9\n", "0,1,1e9\n0,2,1e9\n1,0,1e9\n", "0,1,1e9\n1,8,1e9\n"])
 def test_flows_inside_a_domain_are_no_faster_than_alone(weft: Run, tmp_path: Path, cluster: str, ends: str) -> None:
     file = tmp_path / "flows.csv"

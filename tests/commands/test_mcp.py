@@ -28,22 +28,6 @@ def with_client(use: Callable[[Any], Awaitable[Any]]) -> Any:
     return anyio.run(run)
 
 
-def test_an_agent_finds_the_tools_and_reads_verdict_and_document() -> None:
-    async def use(client: Any) -> Any:
-        tools = (await client.list_tools()).tools
-        return tools, await client.call_tool("plan", {"cluster": "a100-8", "model": "gpt2", "fix": ["tp=2"]})
-
-    tools, result = with_client(use)
-    assert [tool.name for tool in tools] == list(TOOLS)
-    assert all(tool.description and tool.input_schema["properties"] for tool in tools)
-    verdict, document = (content.text for content in result.content)
-    assert not result.is_error
-    assert verdict.startswith("Use tp=2 ")
-    plan = json.loads(document)
-    assert len(plan["layouts"]) == 3
-    assert {each["layout"]["x"] for each in plan["layouts"]} == {2}
-
-
 WRONG = [
     ("plan", {"model": "gpt2", "cluster": "a100-9x"}, "a100-9x"),
     ("plan", {"model": "gpt2"}, "Missing argument 'CLUSTER'"),
@@ -54,13 +38,24 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_with_a_call_is_its_answer() -> None:
+def test_an_agent_finds_the_tools_reads_verdict_and_document_and_what_is_wrong_with_a_call() -> None:
     async def use(client: Any) -> Any:
-        return [await client.call_tool(tool, given) for tool, given, _ in WRONG]
+        tools = (await client.list_tools()).tools
+        result = await client.call_tool("plan", {"cluster": "a100-8", "model": "gpt2", "fix": ["tp=2"]})
+        return tools, result, [await client.call_tool(tool, given) for tool, given, _ in WRONG]
 
-    for (_, _, why), result in zip(WRONG, with_client(use), strict=True):
-        assert result.is_error
-        assert why in result.content[-1].text
+    tools, result, refused = with_client(use)
+    assert [tool.name for tool in tools] == list(TOOLS)
+    assert all(tool.description and tool.input_schema["properties"] for tool in tools)
+    verdict, document = (content.text for content in result.content)
+    assert not result.is_error
+    assert verdict.startswith("Use tp=2 ")
+    plan = json.loads(document)
+    assert len(plan["layouts"]) == 3
+    assert {each["layout"]["x"] for each in plan["layouts"]} == {2}
+    for (_, _, why), answer in zip(WRONG, refused, strict=True):
+        assert answer.is_error
+        assert why in answer.content[-1].text
 
 
 CALLS = {

@@ -68,7 +68,8 @@ def test_an_even_batch_is_the_nearest_that_the_most_ranks_share(batch, count) ->
     assert count > batch or even % count == 0
 
 
-@pytest.mark.parametrize("count", [96, 1000, 1024])
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize("count", [1000, 1024, 96])
 def test_a_batch_that_nobody_gave_divides_among_the_accelerators(count, config) -> None:
     found = weft.plan(config, f"h100-{count}", top=1, fix=("cp=1", "pp=1"))
     batch = found.job.recipe.global_batch

@@ -27,6 +27,7 @@ def ended(program: subprocess.Popen[bytes]) -> tuple[int, str]:
     return program.returncode, said.decode()
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     ("shell", "reason"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")]

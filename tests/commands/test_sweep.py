@@ -73,14 +73,12 @@ def test_simulations_and_designs_are_those_of_the_verbs() -> None:
 
 def test_sites_are_arranged_at_points() -> None:
     site = str(Path(__file__).parents[2] / "examples" / "two-jobs.toml")
-    with weft.sweep({"compute": "arrange", "axes": {"site": site, "seed": [0, 1]}}, workers=1) as found:
-        rows = list(found.rows())
-    assert [row["seed"] for row in rows] == [0, 1]
-    for row in rows:
-        again = weft.arrange(site, seed=row["seed"])
-        assert row["failure"] is None
-        assert (row["objective"], row["bound"]) == (again.objective, again.bound)
-        assert row["worst_slowdown"] >= 1.0
+    with weft.sweep({"compute": "arrange", "axes": {"site": site, "seed": 1}}, workers=1) as found:
+        (row,) = found.rows()
+    again = weft.arrange(site, seed=1)
+    assert (row["seed"], row["failure"]) == (1, None)
+    assert (row["objective"], row["bound"]) == (again.objective, again.bound)
+    assert row["worst_slowdown"] >= 1.0
 
 
 def test_collectives_routes_and_sites() -> None:

@@ -158,6 +158,7 @@ def test_refusals_name_what_to_change(arguments, message):
         weft("train", *arguments)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("verb", ["train tiny-gpt", "train tiny-gpt --dry-run", "bench --ranks 2"])
 def test_without_pytorch_the_extra_is_named(verb):
     script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"

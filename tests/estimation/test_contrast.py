@@ -95,6 +95,7 @@ def test_far_layouts_are_told_apart_less() -> None:
     assert 0.02 < errors[0, 1] < errors[0, 2] < 0.6
 
 
+@pytest.mark.slow
 def test_the_error_covers_unseen_sources() -> None:
     """The error between layouts, by all sources but one, covers as many of that one's pairs as stated."""
     known = shipped_runs()

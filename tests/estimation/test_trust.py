@@ -87,7 +87,8 @@ def test_farther_outside_is_never_surer(sequence, factor) -> None:
     assert widened_bar(jobs[0], slower).error > errors[0]
 
 
-@pytest.mark.parametrize(("growth", "share"), [(0.0, 0.88), (GROWTH, 0.955)])
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize(("growth", "share"), [(GROWTH, 0.955), (0.0, 0.88)])
 def test_the_bar_grows_as_errors_of_runs_outside_the_other_sources_range_do(growth, share, monkeypatch) -> None:
     """Every source's runs against bar and ranges of the others."""
     monkeypatch.setattr(trust, "GROWTH", growth)

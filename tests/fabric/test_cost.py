@@ -75,7 +75,7 @@ def domain(size):
     return Dimension(kind="switch", size=size, bandwidth_Bps=450e9)
 
 
-@pytest.mark.slow_but(4)
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("count", "radix", "clos_sw", "clos_tr", "rail_sw", "rail_tr", "percent"), TABLE)
 def test_counts_and_cuts_of_the_paper(count, radix, clos_sw, clos_tr, rail_sw, rail_tr, percent):
     options = {"radix": radix, "bandwidth_Bps": 50e9, "scale_up": domain(DOMAIN)}

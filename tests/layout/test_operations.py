@@ -18,10 +18,8 @@ from weft.layout.operations import (
     Pass,
     Sizes,
     block_operations,
-    embedding_operations,
     head_operations,
     local_parameters,
-    stage_boundary,
 )
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -168,25 +166,6 @@ def active(collectives: tuple[Collective, ...], layout: Layout) -> Counter[Key]:
     return found
 
 
-def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, float]]:
-    """The exchanges of norms: kind, axes, phase, bytes."""
-    found = [one for one in listed.collectives if one.name.endswith("statistics")]
-    return Counter((one.kind, one.axes, one.phase, float(one.bytes[0])) for one in found)
-
-
-@pytest.mark.parametrize(("bias", "widths"), [(False, (4.0, 4.0)), (True, (2 * 8.0, 2 * 4.0))])
-def test_norms_over_split_features_exchange_their_statistics(bias: bool, widths: tuple[float, float]) -> None:
-    """One value in fp32 per token, norm and direction of an RMSNorm; two of a LayerNorm, forward in fp64."""
-    layout = Layout(y=4)
-    each = [
-        ("all-reduce", ("y",), phase, width * RECIPE.sequence)
-        for phase, width in zip(("forward", "input-gradient"), widths, strict=True)
-    ]
-    assert statistics(operations(replace(GPT, norm_bias=bias), layout)) == dict.fromkeys(each, 2)
-    model = replace(SMALL, norm_bias=bias)
-    assert statistics(head_operations(model, RECIPE, sizes(layout))) == dict.fromkeys(each, 1)
-
-
 def test_the_final_norm_works_on_the_features_of_a_rank() -> None:
     """4 bytes forward and 8 backward per feature, a quarter of the features; nothing without the norm."""
     layout = Layout(y=4)
@@ -198,15 +177,8 @@ def test_the_final_norm_works_on_the_features_of_a_rank() -> None:
     features = RECIPE.sequence * SMALL.hidden / 4
     assert passes == {("forward", 4 * features), ("input-gradient", 8 * features)}
     without = head_operations(replace(SMALL, final_norm=False), RECIPE, sizes(layout))
-    assert not statistics(without)
+    assert not any(one.name.endswith("statistics") for one in without.collectives)
     assert not any(one.name == "final-norm" for one in without.computations if isinstance(one, Pass))
-
-
-def test_fp32_moves_twice_the_bytes() -> None:
-    half, full = (operations(GPT, Layout(x=2), replace(RECIPE, precision=precision)) for precision in ("bf16", "fp32"))
-    for narrow, wide in zip(half.collectives, full.collectives, strict=True):
-        same = narrow.element_bytes in (4, 8)
-        assert wide.bytes == pytest.approx(narrow.bytes if same else 2 * narrow.bytes)
 
 
 def test_worked_80b_sizes() -> None:
@@ -304,48 +276,3 @@ def test_ring_attention_moves_keys_and_values_ulysses_moves_heads(block: Block) 
         for phase in ("forward", "input-gradient")
         for elements in (queries + both, queries)
     }
-
-
-def test_embedding_and_head_reduce_over_x_and_y() -> None:
-    layout = Layout(x=2, y=2, micro_batch=2)
-    tokens = 2.0 * RECIPE.sequence
-    found = active(embedding_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
-    assert found == {
-        ("all-reduce", ("x", "y"), "forward", tokens * 64): 1,
-        ("all-gather", ("y",), "input-gradient", tokens * 64): 1,
-    }
-    found = active(head_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
-    assert found == {
-        ("all-reduce", ("x", "y"), "input-gradient", tokens * 64): 1,
-        ("all-reduce", ("x", "y"), "forward", tokens): 3,
-        ("all-gather", ("y",), "forward", tokens * 64): 1,
-    }
-
-
-def test_embedding_and_head_gather_and_scatter_tokens_with_sequence_parallelism() -> None:
-    layout = Layout(x=4, micro_batch=2, sequence_parallel=True)
-    tokens, both = 2.0 * RECIPE.sequence, ("x", "y")
-    found = active(embedding_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
-    assert found == {
-        ("reduce-scatter", both, "forward", tokens * 64): 1,
-        ("all-gather", both, "input-gradient", tokens * 64): 1,
-    }
-    found = active(head_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
-    assert found == {
-        ("all-gather", both, "forward", tokens * 64): 1,
-        ("all-gather", both, "weight-gradient", tokens * 64): 1,
-        ("reduce-scatter", both, "input-gradient", tokens * 64): 1,
-        ("all-reduce", both, "forward", tokens): 3,
-    }
-
-
-def test_stage_boundary_sends_each_activation_once() -> None:
-    whole = 2.0 * RECIPE.sequence * 64
-    for layout, gathered in (
-        (Layout(pipeline=2, micro_batch=2), whole),
-        (Layout(pipeline=2, micro_batch=2, x=4), whole),
-        (Layout(pipeline=2, micro_batch=2, x=4, sequence_parallel=True), 0.0),
-    ):
-        send, gather = stage_boundary(SMALL, RECIPE, sizes(layout)).collectives
-        assert send.elements[0] * layout.x == whole
-        assert gather.elements[0] == gathered

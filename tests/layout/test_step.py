@@ -418,11 +418,6 @@ def test_groups_are_those_of_the_collectives(step: tuple[Model, Layout, int, Ste
 # Properties ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA])
-def test_a_rank_alone_issues_nothing(model: Model) -> None:
-    assert not step_collectives(model, RECIPE, Layout(recompute="full"))
-
-
 def test_precision_sets_the_widths() -> None:
     """Activations and gathered weights are as wide as computed with, gradients have their own width,
     statistics are fp32."""
@@ -437,22 +432,6 @@ def test_precision_sets_the_widths() -> None:
         assert widths["reduce-scatter", ("z",)] == {2}
         assert widths["all-reduce", ("x",)] == {width}
         assert widths["all-reduce", ("y",)] == {width, 4}
-
-
-@given(steps())
-def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
-    step: tuple[Model, Layout, int, StepOptions],
-) -> None:
-    """Each all-reduce becomes a reduce-scatter and an all-gather of as much, padded to a multiple of data."""
-    model, layout, stage, options = step
-    copied, sharded = (
-        step_collectives(model, RECIPE, replace(layout, zero=zero), stage=stage, options=options) for zero in (0, 1)
-    )
-    gone, new = copied - sharded, sharded - copied
-    assert {(issue.kind, issue.axes) for issue in gone} <= {("all-reduce", ("data",))}
-    assert Counter(issue.kind for issue in new) == ({"reduce-scatter": 1, "all-gather": 1} if layout.data > 1 else {})
-    for issue in new:
-        assert 0 <= issue.elements - next(iter(gone)).elements < layout.data
 
 
 @given(st.integers(1, 10**10), st.sampled_from([1, 2, 3, 64, 100]), st.sampled_from([0, 1]))

@@ -26,6 +26,7 @@ FEW = [
 """Each other axis beside that of experts, and beside their tensor cut."""
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(
     ("model", "layout"), FEW, ids=["x, z, data", "y, context, pipeline", "z, data", "x, y, context"]
 )

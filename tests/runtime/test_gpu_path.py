@@ -36,7 +36,7 @@ QUEUES = {
 }
 SLOW = {
     *("LayerNorm over y", "tokens split", "sequences split", "heads for tokens"),
-    *("experts", "no bubbles", "a pipeline"),
+    *("experts", "experts cut", "no bubbles", "a pipeline"),
     *(name for name, asked in QUEUES.items() if asked["forgets"] not in (None, "collective")),
 }
 

@@ -64,6 +64,7 @@ def test_software_has_its_own_ways() -> None:
     assert {*FULLY_SHARDED, *ZERO_BUBBLE} <= set(stacks())
 
 
+@pytest.mark.slow
 def test_what_is_called_unusual_is_rare_in_published_runs() -> None:
     runs = [one for one in prepare_all(shipped_runs()) if isinstance(one, Prepared)]
     layouts = [one.layout for one in runs]
@@ -88,7 +89,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.slow_but(2)
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("model", "cluster"), PLANNED)
 def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str) -> None:
     """The first, the order of the others, and the tie of each."""
@@ -99,6 +100,7 @@ def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str)
     assert len({plan.choice for plan in plans}) == 1
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("model", "cluster"), PLANNED)
 def test_ties_are_inside_the_error_between_two_layouts(model: str, cluster: str) -> None:
     plan = weft.plan(model, cluster, top=20, variants=True)

@@ -122,13 +122,13 @@ def test_documents():
 
 
 def test_a_plan_takes_a_failure_file():
-    found = weft.plan("llama-3.1-8b", "h100-256", tokens="15T", failures="rsc-1", top=2)
-    plain = weft.plan("llama-3.1-8b", "h100-256", top=2)
+    found = weft.plan("llama-3.1-8b", "h100-64", tokens="15T", failures="rsc-1", top=2)
+    plain = weft.plan("llama-3.1-8b", "h100-64", top=2)
     assert [one.layout for one in found.layouts] == [one.layout for one in plain.layouts]
     run = found.ranked[0].run.failures
     shares = (run.goodput, run.checkpoint_share, run.rework_share, run.restart_share, run.other_share)
     assert sum(shares) == pytest.approx(1.0)
-    alone = weft.goodput("llama-3.1-8b", "h100-256", found.layouts[0].layout, tokens="15T", failures="rsc-1")
+    alone = weft.goodput("llama-3.1-8b", "h100-64", found.layouts[0].layout, tokens="15T", failures="rsc-1")
     assert alone.goodput == pytest.approx(run.goodput)
     assert type(found).from_dict(found.to_dict()) == found
 

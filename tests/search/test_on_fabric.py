@@ -32,10 +32,7 @@ SMALL = STANDARD.constrained(
 
 @cache
 def job_of(model):
-    return replace_batch(resolve_job(model))
-
-
-def replace_batch(job):
+    job = resolve_job(model)
     return replace(job, recipe=replace(job.recipe, global_batch=64))
 
 
@@ -132,10 +129,11 @@ def whole(closed):
 
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("routing", ["ecmp", "planned", "spray"])
-def test_simulate_gives_what_the_plan_promised(closed, routing, tmp_path):
+def test_simulate_gives_what_the_plan_promised(closed, whole, routing, tmp_path):
     fabric, path = tmp_path / "fabric.json", tmp_path / "plan.json"
     fabric.write_text(fabric_to_json(narrow()))
     found = plan_on_fabric(closed, narrow(), routing=routing)
+    assert routing != "ecmp" or found.to_json() == whole.to_json(), "twice the same"
     found.save(path)
     assert weft.read(path) == found
     for rank, seconds in enumerate([row.simulated_s for row in found.ranked[:3]], 1):
@@ -181,10 +179,6 @@ def test_the_usual_order_is_no_faster_than_any(closed, whole):
     assert {one.layout.order for one in usual.layouts} == {SMALL.order}
     assert usual.ranked[0].iteration_s >= whole.ranked[0].iteration_s
     assert usual.proof.considered < whole.proof.considered
-
-
-def test_the_same_plan_twice(closed, whole):
-    assert plan_on_fabric(closed, narrow()).to_json() == whole.to_json()
 
 
 def test_options_of_networks_need_one():

@@ -40,6 +40,7 @@ def test_it_ranks_what_a_whole_search_ranks(name, cluster, space):
     assert [one.iteration_s for one in part.layouts] == [one.iteration_s for one in wanted]
 
 
+@pytest.mark.slow
 def test_cuts_of_experts_are_planned_as_they_are_trained():
     job = resolve_job("tiny-mixtral", RecipeChanges(global_batch=4, sequence=64))
     found = plan(job, resolve("h100-4"), space=runnable(SPACES["4d"], job.model), top=EVERY)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import accelerator, default_tiers
@@ -21,6 +21,9 @@ DENSE = FeedForward(intermediate=2048)
 ROUTED = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=512))
 FEWER = replace(WIDE, zero=(0, 2), recompute=("none", "full"), offload_activations=(True,), overlap_gather=(True,))
 SPACES = (STANDARD, ZERO_BUBBLE, FOUR_D, FEWER, STANDARD.constrained({"recompute_layers": 1}, {}))
+
+HALF = settings(max_examples=settings().max_examples // 2)
+"""An example enumerates a space."""
 
 
 def problem(kinds: list[bool], count: int, batch: int, memory_GB: float) -> tuple[Job, Cluster]:
@@ -52,6 +55,7 @@ def unscreened(estimator: Estimator, space: Space, scale: Scale) -> tuple[Fold, 
 
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("space", SPACES, ids=("standard", "zero-bubble", "4d", "wide", "fixed"))
+@HALF
 @given(
     kinds=st.lists(st.booleans(), min_size=1, max_size=2, unique=True),
     count=st.sampled_from((2, 4, 6)),
@@ -87,6 +91,7 @@ def test_screening_changes_nothing(
 
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("space", SPACES, ids=("standard", "zero-bubble", "4d", "wide", "fixed"))
+@HALF
 @given(kinds=st.lists(st.booleans(), min_size=1, max_size=2, unique=True), batch=st.sampled_from((6, 8)))
 def test_peaks_and_bounds_are_those_of_single_layouts(space: Space, kinds: list[bool], batch: int) -> None:
     """Memory on grids is the same to the bit; no layout is faster than its bound."""

@@ -29,6 +29,11 @@ def tuned(layout: str, measured_s: float, **options: object) -> Tuning:
     return tune(JOB, CLUSTER, whole, measured_s, space=STANDARD, stack="megatron-core", **options)  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def free() -> Tuning:
+    return tuned("tp=8,pp=2,recompute=full", 0.5)
+
+
 def follows(layout: Layout, other: Layout) -> bool:
     """Whether the layouts are alike in what ``differences`` leaves out, or need not be."""
     return (other.zero == layout.zero or other.z > 1) and explain(JOB, CLUSTER.count, other) is None
@@ -61,6 +66,7 @@ def test_a_measured_step_is_that_of_its_own_layout_and_moves_those_like_it_most(
     assert slow[0] / 3.0 > 3.0 / 1.3, "what no layout explains slows all of them"
 
 
+@pytest.mark.slow
 def test_several_measured_runs_correct_as_scikit_learn_does() -> None:
     gaussian_process = pytest.importorskip("sklearn.gaussian_process")
     layouts = [
@@ -118,7 +124,7 @@ def test_a_measured_run_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.76 <= found.covered <= 0.84
 
 
-def test_changes_run_fit_gain_and_leave_what_is_kept() -> None:
+def test_changes_run_fit_gain_and_leave_what_is_kept(free: Tuning) -> None:
     result = tuned("tp=8,pp=2,recompute=full", 0.5, keep=("pipeline", "micro_batch"))
     best = estimate(JOB, CLUSTER, [Layout(data=16)])[0]
     assert result.slower == pytest.approx(0.5 / result.expected.iteration_s - 1)
@@ -133,13 +139,12 @@ def test_changes_run_fit_gain_and_leave_what_is_kept() -> None:
         assert change.interval[0] <= change.speedup <= change.interval[1]
         assert change.speedup == pytest.approx(0.5 / change.iteration_s)
         assert change.estimate.iteration_s < result.expected.iteration_s
-    free = tuned("tp=8,pp=2,recompute=full", 0.5)
     assert free.changes[0].estimate.iteration_s <= 1.01 * best.iteration_s
     assert len(free.changes[0].settings) > 1
 
 
-def test_the_best_layout_has_nothing_to_change() -> None:
-    best = tuned("tp=8,pp=2,recompute=full", 0.5).changes[0].estimate
+def test_the_best_layout_has_nothing_to_change(free: Tuning) -> None:
+    best = free.changes[0].estimate
     result = tune(JOB, CLUSTER, best.layout, best.iteration_s, space=STANDARD, stack="megatron-core")
     assert all(change.speedup < 1.05 for change in result.changes)
 

@@ -207,7 +207,7 @@ def children(process: int) -> list[int]:
     return found
 
 
-@pytest.mark.slow_but(2)
+@pytest.mark.slow_but(1)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_is_killed_the_bytes_are_the_same(tmp_path: Path, seed: int) -> None:

@@ -108,7 +108,8 @@ def test_a_view_is_whole(client, elements, page, show):
         assert "Not drawn" not in text
 
 
-@pytest.mark.parametrize("page", ["plan", "tune", "network", "schedule", "accuracy"])
+@pytest.mark.slow_but(4)
+@pytest.mark.parametrize("page", ["plan", "network", "schedule", "accuracy", "tune"])
 def test_files_are_those_of_the_verb(client, page):
     assert document(client, page) == json.loads(own(page).to_json())
     rows = list(csv.reader(get(client, page, "csv").text.splitlines()))

@@ -120,6 +120,7 @@ def test_hostile_names_of_jobs_and_hosts_are_inert(arranged_site, form):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
 
 
+@pytest.mark.slow
 def test_pictures_beyond_the_room_of_a_page_are_left_out_and_named(monkeypatch, arranged_site):
     pytest.importorskip("altair")
     from weft.views import html

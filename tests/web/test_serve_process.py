@@ -51,6 +51,7 @@ def interrupted(process: subprocess.Popen[str]) -> str:
     return process.stderr.read()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_server_that_has_just_said_where_it_is(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
         port_of(process)

@@ -28,6 +28,11 @@ def state(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def page(state):
+    return weft.make_report(state)
+
+
 def made(folder, rows, left=0):
     """A study with given figures at its points, the last ones not computed."""
     kinds = {"model": AxisKind("model", lambda value, where: value), "a": AxisKind("a", parse_whole)}
@@ -50,14 +55,12 @@ def text_of(page, name):
     return [[unescape(one) for one in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in rows]
 
 
-def test_a_page_says_all_parts_and_loads_nothing(state):
-    page = weft.make_report(state)
+def test_a_page_says_all_parts_and_loads_nothing(page):
     for name in ("charts", "points", "failed", "provenance"):
         assert f'<h2 id="{name}"' in page
         assert f'href="#{name}"' in page
     assert page.count('class="weft-chart"') == 3
     assert not re.search(r'(src|href)="(?!#)', page)
-    assert page == weft.make_report(state)
     assert "24 points of estimate: 18 with a result, 6 failed (" in page
     assert "Over model (2 values), count (2 values), layout (2 values) and batch (3 values)." in page
     with weft.sweep(STUDY, workers=1) as found:
@@ -103,11 +106,11 @@ def test_markdown_has_the_rows(state):
     assert "## Points" in text
 
 
-def test_the_command_takes_a_state_and_says_what_it_does_not_take(state, tmp_path):
-    page, table = tmp_path / "report.html", tmp_path / "rows.csv"
-    done = CliRunner().invoke(cli, ["report", str(state), "-o", str(page)])
+def test_the_command_takes_a_state_and_says_what_it_does_not_take(state, page, tmp_path):
+    written, table = tmp_path / "report.html", tmp_path / "rows.csv"
+    done = CliRunner().invoke(cli, ["report", str(state), "-o", str(written)])
     assert done.exit_code == 0, done.output
-    assert page.read_text() == weft.make_report(state)
+    assert written.read_text() == page
     table.write_text("model,mfu\n")
     for subject, word in ((str(table), "which does not say"), (str(tmp_path), "is not the state of a sweep")):
         found = CliRunner().invoke(cli, ["report", subject])

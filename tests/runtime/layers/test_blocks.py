@@ -29,7 +29,7 @@ def forgotten():
     torch._dynamo.reset()
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["llama", "gpt2"])
 def test_a_block_is_one_graph(which):
     compared(Layout(micro_batch=4), which)
@@ -88,6 +88,7 @@ def test_over_grids(layout, which):
     run_ranks(compared, (layout, which), layout.world)
 
 
+@pytest.mark.slow
 def test_a_run_is_compiled():
     """The losses are those of an eager run, training and not."""
     job = replace(resolve_job("tiny-llama"), recipe=Recipe(global_batch=2, sequence=8, precision="fp32"))

@@ -16,6 +16,7 @@ from weft.runtime.measure import selftest  # noqa: E402
 from weft.runtime.run.ranks import gpus  # noqa: E402
 
 
+@pytest.mark.slow
 def test_all_holds_on_one_rank(monkeypatch):
     monkeypatch.setattr("weft.commands.bench.STEPS", 1)
     done = CliRunner().invoke(cli, ["bench", "selftest", "--ranks", "1", "--format", "json"])

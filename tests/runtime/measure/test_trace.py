@@ -281,6 +281,7 @@ def test_two_short_steps_give_a_long_one(model, layout, overlaps):
         assert issued == trace(job, layout, rank=rank)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     "layout",
     [

@@ -117,7 +117,7 @@ def test_the_gpu_of_a_rank(joined, monkeypatch: pytest.MonkeyPatch, visible: str
     assert joined == [torch.device("cuda", taken)] * 2
 
 
-@pytest.mark.slow_but(2)
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("layout", "device", "ordered"),
     [

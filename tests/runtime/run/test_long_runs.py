@@ -135,6 +135,7 @@ def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monke
 # Ranks that hang or die ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_collective_that_a_rank_does_not_come_to_is_named():
     with pytest.raises(WeftError, match=r"rank [01] gave up waiting in all-reduce over data: .*[Tt]imed out") as found:
         run_ranks(ranks_at_work.hang, (), 3, "cpu", 4.0)

@@ -64,6 +64,7 @@ def test_every_flow_in_time_keeps_to_messages_between_ranks() -> None:
     assert "in-network" not in {row.algorithm for row in found.collectives}
 
 
+@pytest.mark.slow
 def test_the_search_on_a_network_knows_it_too() -> None:
     """The best layout's time is that of its simulation, and no better than the search's bound."""
     cluster = sharp(resolve("h100-64"))

@@ -336,6 +336,7 @@ def test_planned_routes_do_not_collide_where_hashed_ones_do():
     assert planned.link_bytes.sum() == pytest.approx(hashed.link_bytes.sum(), rel=1e-12)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("radix", "cables"), [(8, 2), (16, 2), (32, 8)])
 def test_planned_routes_use_every_parallel_cable(radix, cables):
     """A non-blocking network with 2 or 8 cables between two switches: as fast as sprayed, over all of them."""

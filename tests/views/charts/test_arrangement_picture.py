@@ -1,13 +1,10 @@
 """Pictures of an arrangement: every host in its leaf, and the loads of the links."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 pytest.importorskip("altair")
 
-import weft
 from weft.arrangement.schedule import link_loads
 from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP
@@ -17,15 +14,10 @@ from weft.views.charts.arrangement import arrangement_chart, loads_chart, seats_
 from weft.views.charts.charts import rendered
 from weft.views.charts.palette import COLOURS, INK
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "site.toml"
-
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    path = tmp_path_factory.mktemp("site") / "site.toml"
-    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join(line for line in lines if not line.startswith("keep_layout")), encoding="utf-8")
-    return weft.arrange(path, budget="1s")
+def found(arranged_site):
+    return arranged_site
 
 
 def marks(items, kind):

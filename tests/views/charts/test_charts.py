@@ -122,6 +122,7 @@ def dashed(items):
     return [item for item in marks(items, "rule") if item.look.get("strokeDash")]
 
 
+@pytest.mark.slow
 def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
     study = studied((4, 8, 16), ())
     whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
@@ -287,7 +288,7 @@ except BadInput as error:
 """
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_charts_within_a_limit_of_address_space(suffix: str) -> None:

@@ -112,6 +112,7 @@ def test_a_plan_is_made_looked_at_and_taken_along(tabs):
     assert json.loads(begun.value.path().read_text())["job"]["model"]["name"] == "llama-3.1-8b"
 
 
+@pytest.mark.slow
 def test_sliders_ask_what_if(tabs):
     page = tabs.open(PLAN)
     page.get_by_text("What if the hardware were different").click()
@@ -223,6 +224,7 @@ def test_pages_work_without_script(tabs):
     page.locator("#the-layout").wait_for()
 
 
+@pytest.mark.slow
 def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other_tabs_alone(tabs):
     page = tabs.open()
     page.goto(LONG, wait_until="commit")
