@@ -136,12 +136,12 @@ def turning_words(study: DesignStudy) -> list[str]:
         cost = f"${hour.lower.usd:.2f} (now ${hour.usd:.2f})"
         lines.append(f"Where a GPU-hour costs less than {cost}, {name} trains more tokens per dollar")
     others = []
+    if points.routing and points.routing.turns:
+        name, usd = _name(points.routing.to, study.designs), format_count(points.routing.total_usd)
+        others.append(f"With packet spraying the advice is {name}, for ${usd}")
     if ratio := points.oversubscription:
         name, saved = _name(ratio.to, study.designs), format_count(ratio.usd_saved)
         others.append(f"{name} makes steps {ratio.longer:.1%} longer, for ${saved} less")
-    if points.routing and points.routing.turns:
-        name, usd = _name(points.routing.to, study.designs), format_count(points.routing.total_usd)
-        others.append(f"with packet spraying the advice is {name}, for ${usd}")
     return [*lines, "; ".join(others)] if others else lines
 
 
