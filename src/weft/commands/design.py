@@ -171,6 +171,8 @@ def design_command(model: str | None, cluster: str | None, options: DesignOption
     """
     with Progress("simulating networks") as progress:
         result = design(model, cluster, options, progress=progress)
+        if out.verbose and result.designs:
+            result = result.with_parts_failed()
     report(result, out, drawn=bool(result.designs))
     if not result.designs:
         raise NothingFeasible("; ".join(f"{rejection.kind}: {rejection.reason}" for rejection in result.rejected))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,12 +22,13 @@ from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout
 from weft.model.job import Job
-from weft.reliability.parts import stranded_accelerators
+from weft.reliability.parts import parts_of, stranded_accelerators
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Space
 from weft.search.goodput import DegradedNetwork, FailureTerms, goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
+from weft.search.turning import TurningPoints, turning_points
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 
@@ -38,10 +41,12 @@ OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 8.0)
 network's own is, so that a wider network is not slower for want of a layout."""
 OWN = "own"
 """Routing of each network as its kind is usually routed."""
-NETWORK_S = 4 * 365 * 86400.0
+NETWORK_S = 4 * 365.25 * 86400.0
 """How long a network is written off."""
 COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 """What fails, one at a time: a NIC, or one switch of a role that the fabric has."""
+FAILED, DRAWS = (1, 2, 4, 8), 3
+"""How many parts of a kind fail at once, and in how many random sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,23 @@ class ComponentFailure:
     stranded: int
     iteration_s: float | None
     slowdown: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsFailed:
+    """Several parts of a kind down at once, in sets drawn at random.
+
+    ``total`` is how many parts there are.  Sets that cut accelerators off stop the job: ``stopped`` of ``draws``.
+    ``mean`` and ``worst`` are the shares of its speed that it keeps in the others; None where there are no others.
+    """
+
+    component: str
+    failed: int
+    total: int
+    draws: int
+    stopped: int
+    mean: float | None
+    worst: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +190,14 @@ class DesignStudy(Result):
 
     ``pareto`` numbers the designs that no other beats in both dollars and tokens per second; ``assumptions`` are
     those of domains of other sizes than the cluster's; ``against`` is the kind that the others are held against.
+    ``usd_per_hour`` is the price of an accelerator-hour (0: unknown); a network is written off over ``network_s``.
+    ``parts_failed`` are those of ``with_parts_failed``.
     """
 
     SCHEMA = "weft.design/1"
     DOCUMENT = """
-        job cluster radix routing transport prices designs=judged rejected assumptions against instead"""
+        job cluster radix routing transport prices network_s usd_per_hour designs=judged rejected assumptions against
+        instead turning_points parts_failed"""
 
     job: Job
     cluster: Cluster
@@ -184,17 +209,40 @@ class DesignStudy(Result):
     rejected: tuple[Rejected, ...]
     assumptions: tuple[str, ...]
     against: str | None = None
+    network_s: float = NETWORK_S
+    usd_per_hour: float = 0.0
+    parts_failed: tuple[PartsFailed, ...] = ()
 
     @property
     def fastest(self) -> Design:
         return max(self.designs, key=lambda design: design.tokens_per_s)
 
     @property
-    def recommended(self) -> Design:
-        """The cheapest network of those within ``AS_FAST`` of the fastest."""
+    def as_fast(self) -> tuple[Design, ...]:
+        """The networks within ``AS_FAST`` of the fastest."""
         least = (1 - AS_FAST) * self.fastest.tokens_per_s
-        enough = [design for design in self.designs if design.tokens_per_s >= least]
-        return min(enough, key=lambda design: (design.total_usd, -design.tokens_per_s))
+        return tuple(design for design in self.designs if design.tokens_per_s >= least)
+
+    @property
+    def recommended(self) -> Design:
+        """The cheapest network of those as fast as the fastest."""
+        return min(self.as_fast, key=lambda design: (design.total_usd, -design.tokens_per_s))
+
+    @property
+    def turning_points(self) -> TurningPoints | None:
+        """The prices, oversubscription and routing that turn the advice; None where there are no two designs."""
+        return turning_points(self) if len(self.designs) > 1 else None
+
+    @property
+    def own_domains_usd(self) -> float:
+        """What the cluster's own domains cost, which is in the price of its accelerators."""
+        return _domains_usd(self.cluster, self.prices)
+
+    def with_parts_failed(self) -> DesignStudy:
+        """The study with the speed that the recommended network keeps as more parts of it fail, simulated."""
+        if not any(design.failures for design in self.designs):
+            return self
+        return replace(self, parts_failed=tuple(_parts_failed(_recommended_network(self))))
 
     @property
     def routings(self) -> tuple[str, ...]:
@@ -323,8 +371,7 @@ def design(
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
-    bought = with_spares_used(cluster)
-    own_usd = scale_up_usd(bought.tiers[0], bought.count, options.prices)
+    own_usd = _domains_usd(cluster, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     whole_s: dict[int, float] = {}
     designs: list[Design] = []
@@ -362,23 +409,36 @@ def design(
         rejected=tuple(rejected),
         assumptions=tuple(filter(None, (rewired(cluster, variant) for variant in clusters.values()))),
         against=options.against,
+        network_s=options.network_s,
+        usd_per_hour=(options.run and options.run.usd_per_hour) or cluster.accelerator.usd_per_hour,
     )
     if not designs or study.recommended.failures or not (options.failures and options.simulate):
         return study
-    return _with_failures(study, clusters[study.recommended.domain])
+    return _with_failures(study)
 
 
-def _with_failures(study: DesignStudy, cluster: Cluster) -> DesignStudy:
-    """The study with what failed parts do to the recommended network, on its cluster."""
+def _domains_usd(cluster: Cluster, prices: Prices) -> float:
+    """What a cluster's scale-up domains cost, bought whole."""
+    bought = with_spares_used(cluster)
+    return scale_up_usd(bought.tiers[0], bought.count, prices)
+
+
+def _recommended_network(study: DesignStudy) -> DegradedNetwork:
     best, job = study.recommended, study.job
-    network = DegradedNetwork(
+    cluster = with_domain(study.cluster, best.domain)
+    return DegradedNetwork(
         job=replace(job, recipe=replace(job.recipe, global_batch=best.global_batch)),
         cluster=cluster,
         layout=best.layout,
         fabric=for_cluster(best.kind, cluster, radix=study.radix),
         routing=routing_on(best.kind, study.routing),
     )
-    changed = replace(best, failures=tuple(_failures(network)))
+
+
+def _with_failures(study: DesignStudy) -> DesignStudy:
+    """The study with what failed parts do to the recommended network."""
+    best = study.recommended
+    changed = replace(best, failures=tuple(_failures(_recommended_network(study))))
     return replace(study, designs=tuple(changed if design is best else design for design in study.designs))
 
 
@@ -404,8 +464,7 @@ def _design(
     own_usd: float,
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
-    whole = with_spares_used(cluster)
-    domains_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
+    domains_usd = _domains_usd(cluster, options.prices)
     layout, routing = layouts[0], routing_on(kind, options.routing)
     # The closed form ranks layouts for some network, not for this one: each candidate is simulated on it.
     if len(layouts) > 1:
@@ -423,7 +482,7 @@ def _design(
         if options.failures:
             failures = tuple(_failures(network))
     # Spare hosts stand idle, but their ports are bought.
-    bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
+    bought = for_cluster(kind, with_spares_used(cluster), radix=options.radix) if cluster.spares else fabric
     price = bill(bought, options.prices, radix=options.radix, kind=kind)
     return Design(
         kind=kind,
@@ -513,6 +572,31 @@ def _failures(network: DegradedNetwork) -> Sequence[ComponentFailure]:
                 )
             )
     return result
+
+
+def _parts_failed(network: DegradedNetwork) -> Iterator[PartsFailed]:
+    """The speed left with more and more parts of each kind down."""
+    spines = len(parts_of(network.fabric, "spine"))
+    for component in ("spine" if spines else "leaf", "fabric-link", "access-link"):
+        parts = parts_of(network.fabric, component).tolist()
+        # A set of four is the set of two and two more, so that a row below another is not luckier.
+        drawn = [
+            random.Random(f"{component} {draw}").sample(parts, min(len(parts), max(FAILED))) for draw in range(DRAWS)
+        ]
+        for count in FAILED:
+            if count > len(parts):
+                break
+            sets = [network.speed([(component, part, 0.0) for part in parts[:count]]) for parts in drawn]
+            speeds = [speed for speed in sets if speed is not None]
+            yield PartsFailed(
+                component=component,
+                failed=count,
+                total=len(parts),
+                draws=DRAWS,
+                stopped=DRAWS - len(speeds),
+                mean=math.fsum(speeds) / len(speeds) if speeds else None,
+                worst=min(speeds, default=None),
+            )
 
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:

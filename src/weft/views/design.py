@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.fabric.cost import BOARD
+from weft.fabric.cost import BOARD, PARTS
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
-from weft.search.design import AS_FAST
-from weft.units import counted, format_count, format_seconds, format_si
+from weft.search.design import AS_FAST, DRAWS
+from weft.search.turning import LEAST, MOST, MOST_USD_PER_KWH
+from weft.units import counted, format_count, format_seconds, format_si, listed
 from weft.views import words
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
     from weft.layout import Layout
-    from weft.search.design import ComponentFailure, Design, DesignStudy
+    from weft.search.design import ComponentFailure, Design, DesignStudy, PartsFailed
+    from weft.search.turning import Candidate, PriceTurns, TurningPoint
 
 
 def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]:
@@ -33,6 +35,7 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
             yield Paragraph("1 domain: how much longer than with all accelerators in one domain.", indent=2)
         if study.recommended.failures:
             yield from notes([f"If one component of it fails: {failure_words(study.recommended.failures)}"])
+        yield from notes(turning_words(study))
         yield from _layouts(study)
         sprayed = "; sprayed: by packet spraying" if _sprayed(study) else ""
         yield from notes([f"With {study.radix}-port switches, {study.prices.name} prices{sprayed}"])
@@ -48,6 +51,16 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
             " the others, so that the job cannot run on all; else the iteration with traffic going around.",
             indent=2,
         )
+    if study.parts_failed:
+        yield Heading(f"Speed that {_name(study.recommended, study.designs)} keeps as parts fail")
+        yield Table(*_parts_columns(study.parts_failed))
+        yield Paragraph(
+            f"mean, worst: of {DRAWS} random sets of failed parts; stop: sets that cut accelerators off, in neither.",
+            indent=2,
+        )
+    if verbose and study.turning_points is not None:
+        yield Heading("Prices that turn the advice")
+        yield Table(*_price_columns(study, study.turning_points.prices))
     if any(design.after for design in study.designs):
         yield Heading("A whole run, failures counted")
         yield Table(*_after_columns(study.designs))
@@ -101,7 +114,54 @@ def purchase(study: DesignStudy) -> str:
     return f"{advice} {_name(choice, study.designs)} {price}{routes}: {why}{hashed}. Priced: {study.prices.contents}."
 
 
-def _name(design: Design, designs: Sequence[Design]) -> str:
+def turning_words(study: DesignStudy) -> list[str]:
+    """What the advice depends on, in up to three lines."""
+    points = study.turning_points
+    if points is None:
+        return []
+    by_name = {price.price: price for price in points.prices}
+    hour, power = by_name.get("accelerator_hour"), by_name["energy"].higher
+    holds = [
+        f"at any {'other ' if _turns(study) else ''}part price from {LEAST:g}x to {MOST:g}x of {study.prices.name}"
+    ]
+    holds += [] if power else [f"with power up to ${MOST_USD_PER_KWH:g} a kWh"]
+    holds += [f"with GPU-hours from {LEAST:g}x to {MOST:g}x of ${hour.usd:.2f}"] if hour and not hour.lower else []
+    holds += ["with packet spraying"] if points.routing and not points.routing.turns else []
+    turns = "; ".join(f"to {name} where {' or '.join(where)}" for name, where in _turns(study).items())
+    least_usd = min(design.total_usd for design in study.designs)
+    rule = "" if study.recommended.total_usd <= least_usd else f" (the cheapest within {AS_FAST:.0%} of the fastest)"
+    lines = [f"The advice{rule} {f'turns {turns}; it ' if turns else ''}holds {listed(holds)}"]
+    if hour and hour.lower:
+        name = _name(hour.lower.to, study.designs)
+        cost = f"${hour.lower.usd:.2f} (now ${hour.usd:.2f})"
+        lines.append(f"Where a GPU-hour costs less than {cost}, {name} trains more tokens per dollar")
+    others = []
+    if points.routing and points.routing.turns:
+        name, usd = _name(points.routing.to, study.designs), format_count(points.routing.total_usd)
+        others.append(f"With packet spraying the advice is {name}, for ${usd}")
+    if ratio := points.oversubscription:
+        name, saved = _name(ratio.to, study.designs), format_count(ratio.usd_saved)
+        others.append(f"{name} makes steps {ratio.longer:.1%} longer, for ${saved} less")
+    return [*lines, "; ".join(others)] if others else lines
+
+
+PRICE_WORDS = PARTS | {"scale_up": "scale-up domains", "energy": "a kWh of power", "accelerator_hour": "a GPU-hour"}
+
+
+def _turns(study: DesignStudy) -> dict[str, list[str]]:
+    """The prices of parts that turn the advice, by the network that it turns to."""
+    result: dict[str, list[str]] = {}
+    for price in study.turning_points.prices if study.turning_points else ():
+        for word, turn in (("under", price.lower), ("over", price.higher)):
+            if turn is not None and price.price != "accelerator_hour":
+                limit = f"${turn.usd:.2g}" if turn.factor is None else f"{turn.factor:.3g}x"
+                verb = "costs" if price.price == "energy" else "cost"
+                where = f"{PRICE_WORDS[price.price]} {verb} {word} {limit}"
+                result.setdefault(_name(turn.to, study.designs), []).append(where)
+    return result
+
+
+def _name(design: Design | Candidate, designs: Sequence[Design]) -> str:
     """A network, with its domain and batch where these differ."""
     domain = f" with domains of {design.domain}" if len({design.domain for design in designs}) > 1 else ""
     batch = f" at batch {design.global_batch:,}" if len({design.global_batch for design in designs}) > 1 else ""
@@ -121,6 +181,7 @@ def failure_words(failures: Sequence[ComponentFailure]) -> str:
     return ", ".join(words)
 
 
+_PARTS = {"spine": "spines", "leaf": "leaves", "fabric-link": "uplinks", "access-link": "NICs"}
 EQUAL = 1e-6
 """Changes of time below this are none."""
 _BILL = (
@@ -227,6 +288,34 @@ def _failure_columns(designs: Sequence[Design]) -> list[Column]:
         Column("stranded", [str(failure.stranded) for _, failure in rows]),
         Column("iteration", [_seconds(failure.iteration_s) for _, failure in rows]),
         Column("slowdown", [_slowdown(failure) for _, failure in rows]),
+    ]
+
+
+def _parts_columns(rows: Sequence[PartsFailed]) -> list[Column]:
+    return [
+        Column("failed", [_PARTS[row.component] for row in rows], left=True),
+        Column("parts", [f"{row.failed} of {row.total:,}" for row in rows]),
+        Column("mean", ["-" if row.mean is None else f"{row.mean:.1%}" for row in rows]),
+        Column("worst", ["-" if row.worst is None else f"{row.worst:.1%}" for row in rows]),
+        Column("stop", [f"{row.stopped} of {row.draws}" for row in rows]),
+    ]
+
+
+def _price_columns(study: DesignStudy, prices: Sequence[PriceTurns]) -> list[Column]:
+    def cells(points: Iterable[TurningPoint | None]) -> list[str]:
+        return [
+            "-"
+            if each is None
+            else f"{'' if each.factor is None else f'{each.factor:.3g}x, '}${each.usd:,.4g}: "
+            f"{_name(each.to, study.designs)}"
+            for each in points
+        ]
+
+    return [
+        Column("price", [PRICE_WORDS[price.price] for price in prices], left=True),
+        Column("now", [f"${price.usd:,.4g}" for price in prices]),
+        Column("below", cells(price.lower for price in prices), left=True),
+        Column("above", cells(price.higher for price in prices), left=True),
     ]
 
 

@@ -55,10 +55,6 @@ def design_chart(study: DesignStudy) -> Chart:
     return finished(chart, f"{heading}: {what}", f"{words}{source}")
 
 
-def _seconds(one: Design) -> float:
-    return one.closed_form_s if one.simulated_s is None else one.simulated_s
-
-
 def _usd(one: Design, study: DesignStudy) -> float:
     """What tells designs apart: without the domains where all have the same, so that points stand apart."""
     return one.bill.usd if len({each.domain for each in study.designs}) == 1 else one.total_usd
@@ -79,7 +75,7 @@ def _unit(study: DesignStudy) -> tuple[float, str]:
 
 def _trade(study: DesignStudy) -> Chart:
     """Cost against time, a point a design, and the line of those that no other beats in both."""
-    seconds, (unit, words) = [_seconds(design) for design in study.designs], _unit(study)
+    seconds, (unit, words) = [design.iteration_s for design in study.designs], _unit(study)
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     alone = len({design.domain for design in study.designs}) == 1
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
@@ -139,7 +135,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
             "wide": wide[name],
             "speed": one.tokens_per_s / 1e6,
             "cost": _usd(one, study) / unit,
-            "time": format_seconds(_seconds(one)),
+            "time": format_seconds(one.iteration_s),
             "money": f"${_usd(one, study):,.0f}",
             "power": f"{one.bill.watts / 1e3:,.1f} kW",
         }
