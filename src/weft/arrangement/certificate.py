@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from weft.arrangement.clock import Assignment, Clock, Hosts, repeated, together, window
+from weft.arrangement.clock import Assignment, Clock, Hosts, ended_s, epochs, settled
 from weft.arrangement.counts import Counted, HostCounts, Parts, best_counts
 from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
@@ -33,7 +33,6 @@ from weft.codec import Range
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, joined
-from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Wires
 from weft.simulation.iteration.simulate import iteration_traffic
 
@@ -43,7 +42,7 @@ Proof = Literal["alone", "cuts", "phases", "time-sharing"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certificate:
     """Least seconds of each job's iteration with what proves them, and the least score of the objective with what
-    proves it; ``counts`` are the hosts of each job in each inner unit that it would have, where it is a program's."""
+    proves it; ``counts`` are the hosts of each job in each inner unit that it would have, if a program gives any."""
 
     iteration_s: Floats
     proofs: tuple[Proof, ...]
@@ -59,33 +58,26 @@ class Certificate:
 
 def certify(clock: Clock, cuts: FabricCuts, hosts: Hosts) -> Certificate:
     """The bounds for a site whose jobs that stay are on ``hosts``."""
-    site = clock.site
-    room = room_in(site, cuts, hosts)
     # 1. What each job may have in each unit, and its largest bound, which holds whatever the other jobs do.
-    options, least, proofs = [], list[float](), list[Proof]()
-    for job in range(len(clock.templates)):
-        of_units, bounds = _options(clock, cuts, hosts, room, job)
-        options.append(of_units)
-        # The first name that reaches it is the simplest proof.
-        best = max(bounds.values())
-        proofs.append(next(name for name, value in bounds.items() if value >= best * (1 - 1e-9)))
-        least.append(best)
+    room = room_in(clock.site, cuts, hosts)
+    options, of_jobs = zip(*(_options(clock, cuts, hosts, room, job) for job in range(len(hosts))), strict=True)
+    seconds = np.array([max(bounds.values()) for bounds in of_jobs])
+    # The first name that reaches it is the simplest proof.
+    proofs = tuple(
+        next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
+        for bounds, best in zip(of_jobs, seconds.tolist(), strict=True)
+    )
     # 2. The objective grows with every job's seconds, so that at all bounds it is a bound.  Where jobs share units, an
     # integer program may give a sharper one.
-    seconds = np.array(least)
-    lone = clock.objective.score(seconds)
-    wanted = [job.domains for job in site.jobs]
-    shared = best_counts(clock.objective, cuts, options, seconds, wanted, room[0]) if cuts.unit else Counted(0.0, None)
+    objective = clock.objective.score(seconds)
     proof: Proof = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
-    if shared.bound > lone * (1 + 1e-9):
-        proof = "time-sharing"
-    return Certificate(
-        iteration_s=seconds,
-        proofs=tuple(proofs),
-        objective=max(lone, shared.bound) if proof == "time-sharing" else lone,
-        proof=proof,
-        counts=shared.hosts,
-    )
+    shared = Counted(0.0, None)
+    if cuts.unit:
+        wanted = [job.domains for job in clock.site.jobs]
+        shared = best_counts(clock.objective, cuts, options, seconds, wanted, room[0])
+    if shared.bound > objective * (1 + 1e-9):
+        objective, proof = shared.bound, "time-sharing"
+    return Certificate(iteration_s=seconds, proofs=proofs, objective=objective, proof=proof, counts=shared.hosts)
 
 
 def room_in(site: Site, cuts: FabricCuts, hosts: Hosts) -> list[Ints]:
@@ -300,17 +292,21 @@ def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = Fa
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=None, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(len(template.phase) * epochs for (template, _), epochs in zip(wholes, clock.epochs, strict=True))
+    counts = epochs(np.array([template.alone_s for template in clock.templates]))
+    sizes = np.array([len(template.phase) for template, _ in wholes])
+    flows = int(sizes @ counts)
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=None, left_out=(why,))
-    parts = [repeated(template, epochs) for (template, _), epochs in zip(wholes, clock.epochs, strict=True)]
-    traffic = together(
-        [iterations.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, iterations in enumerate(parts)]
-    )
-    known = joined([routes.of(iterations.message) for iterations, (_, routes) in zip(parts, wholes, strict=True)])
-    result = run(clock.fabric.capacity_Bps, traffic, known)
-    seconds = window(result.phase_end_s, parts)
+
+    def ended(jobs: list[int], counts: Ints) -> list[Floats]:
+        begins = [choice.offset_s[job] for job in jobs], [clock.weight(choice, job) for job in jobs]
+        return ended_s(clock.fabric.capacity_Bps, [wholes[job] for job in jobs], counts, *begins)
+
+    # All jobs in one group: no step is left out.
+    seconds = settled(ended, [list(range(len(wholes)))], counts, sizes)
+    if not np.isfinite(seconds).all():
+        return Verified(iteration_s=nothing, apart=None, left_out=("jobs are too unlike to step every flow",))
     stepped = np.array([template.detail == "phases" for template in clock.templates])
     return Verified(
         iteration_s=tuple(time if done else None for time, done in zip(seconds.tolist(), stepped, strict=True)),

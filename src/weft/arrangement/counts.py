@@ -222,33 +222,29 @@ class CountProgram(NamedTuple):
 
     def of_unit(self, unit: int, room: int | None) -> Iterator[Row]:
         """The rows of a unit: it has room, and its cut time, which all jobs share at their paces."""
-        kind, jobs = self.objective.kind, len(self.options)
-        scale = self.objective.worth * self.objective.against_s / self.objective.scale
-        inside = [job for job in range(jobs) if self.sizes[job, unit]]
+        objective, jobs = self.objective, len(self.options)
+        inside, stays = np.flatnonzero(self.sizes[:, unit]).tolist(), np.flatnonzero(~self.moving).tolist()
         chosen = np.concatenate([np.zeros(0, dtype=np.int64), *(self.columns(job, unit) for job in inside)])
-        if room is not None and len(inside):
+        if room is not None and inside:
             yield chosen, np.concatenate([self.options[job][unit].hosts for job in inside]), 0.0, float(room)
-        stays = np.flatnonzero(~self.moving)
-        shares = [self.options[job][unit].busy_s / self.objective.against_s[job] for job in [*inside, *stays.tolist()]]
-        if not sum(float(share.max()) for share in shares) > 0.0:
-            return
-        if kind == "makespan":
+        shares = [self.options[job][unit].busy_s / objective.against_s[job] for job in inside + stays]
+        if objective.kind == "makespan":
             # All bytes of all iterations cross before the last job ends.
-            work = [share * scale[job] for share, job in zip(shares, [*inside, *stays.tolist()], strict=True)]
+            work = [share * self.scaled[job] for share, job in zip(shares, inside + stays, strict=True)]
+            moved = np.concatenate([np.zeros(0), *work[: len(inside)]])
             fixed = float(sum(part.sum() for part in work[len(inside) :]))
-            yield (
-                np.append(chosen, 2 * jobs),
-                np.append(-np.concatenate([[], *work[: len(inside)]]), 1.0),
-                fixed,
-                np.inf,
-            )
-        else:
+            yield np.append(chosen, 2 * jobs), np.append(-moved, 1.0), fixed, np.inf
+        elif any(share.any() for share in shares):
             yield np.concatenate([chosen + self.total, stays]), np.concatenate(shares), 0.0, 1.0
+
+    @property
+    def scaled(self) -> Floats:
+        """What the slowdown of each job adds to a makespan."""
+        return self.objective.worth * self.objective.against_s / self.objective.scale
 
     def slowdowns(self) -> Iterator[Row]:
         """The slowdown of each job is the reverse of its pace, and the worst is no less."""
         objective, jobs = self.objective, len(self.options)
-        scale = objective.worth * objective.against_s / objective.scale
         most = [max(float(part.busy_s.max()) for part in row) for row in self.options]
         lowest = 0.25 / max(1.0, float((np.array(most) / objective.against_s).sum()))
         for job in range(jobs):
@@ -256,7 +252,7 @@ class CountProgram(NamedTuple):
             for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
                 if objective.kind in ("slowdown", "worst"):
                     yield (job, jobs + job), (1.0 / point**2, 1.0), 2 / point, np.inf
-            worse = float(scale[job]) if objective.kind == "makespan" else 1.0
+            worse = float(self.scaled[job]) if objective.kind == "makespan" else 1.0
             yield (2 * jobs, jobs + job), (1.0, -worse), 0.0, np.inf
 
 
