@@ -50,10 +50,20 @@ def placements() -> dict[str, list[list[int]]]:
     }
 
 
-def site_text(jobs: Sequence[Job], cluster: str, hosts: list[list[int]], may: str) -> str:
+def site_text(
+    jobs: Sequence[Job],
+    cluster: str,
+    hosts: list[list[int]],
+    may: str,
+    *,
+    radix: int = 64,
+    ratio: float = 4.0,
+    routing: Sequence[str] = ("ecmp", "planned"),
+) -> str:
     """A site file."""
     lines = ['schema = "weft.site/1"', 'name = "benchmark"', f'cluster = "{cluster}"', 'fabric = "fat-tree"']
-    lines += ["oversubscription = [4.0]", "[switches]", 'routing = ["ecmp", "planned"]', "classes = 8"]
+    lines += [f"radix = {radix}", f"oversubscription = [{ratio}]"]
+    lines += ["[switches]", f"routing = {json.dumps(list(routing))}", "classes = 8"]
     for number, ((model, layout, batch), held) in enumerate(zip(jobs, hosts, strict=True)):
         lines += ["[[jobs]]", f'name = "job-{number}"', f'model = "{model}"', f'layout = "{layout}"']
         lines += [f"batch = {batch}", f"hosts = {json.dumps([f'host-{host}' for host in held])}", f'may = "{may}"']

@@ -5,10 +5,11 @@ For each job the largest of these bounds holds, whatever else is chosen:
 - alone: what it takes alone on a 1:1 network, with the layout that it keeps or, where it may have any, with none;
 - cuts: bytes that must cross a cut, over the cut's capacity (jobs that keep their layouts);
 - phases: its phases in their order, each no faster than its bytes cross cuts, and those that are under way together
-  sharing these (jobs that also stay).
+  sharing these; without packet spraying, some cable of a cut carries as many pairs of ranks as come on each.
 
+Jobs that move take any hosts: of k hosts in a unit the bounds are the least of all parts of the job with k hosts.
 Jobs that share a cut share its time: what all of them send over it, at their paces, is at most its capacity.  The
-least objective under that is a convex program; a linear one over tangents bounds it from below.
+least objective of all numbers of hosts in units under that is a program (``counts``).
 
 The search steps templates: phases that stay inside hosts are delays there, and phases without flows are taken
 together.  ``verify`` steps every phase and every flow, on the links where the job is, as ``weft simulate --full``.
@@ -18,28 +19,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from weft.arrangement.clock import Assignment, Clock, Hosts, repeated, together, window
-from weft.arrangement.cuts import FabricCuts, least_cut
-from weft.arrangement.objective import RATES, Objective
+from weft.arrangement.clock import Assignment, Clock, Hosts, ended_s, epochs, settled
+from weft.arrangement.counts import Counted, HostCounts, Parts, best_counts
+from weft.arrangement.cuts import FabricCuts
+from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
 from weft.codec import Range
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Routes, joined, uncapped
-from weft.simulation.flows.engine import run
+from weft.fabric.traffic import Routes, joined
 from weft.simulation.iteration.contention import Wires
 from weft.simulation.iteration.simulate import iteration_traffic
-from weft.solvers import lp
-
-TANGENTS = 64
-MOST_HOSTS = 300
-"""Hosts of a job up to which its least cut is computed."""
-
 
 Proof = Literal["alone", "cuts", "phases", "time-sharing"]
 
@@ -47,12 +42,13 @@ Proof = Literal["alone", "cuts", "phases", "time-sharing"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certificate:
     """Least seconds of each job's iteration with what proves them, and the least score of the objective with what
-    proves it."""
+    proves it; ``counts`` are the hosts of each job in each inner unit that it would have, if a program gives any."""
 
     iteration_s: Floats
     proofs: tuple[Proof, ...]
     objective: float
     proof: Proof
+    counts: Ints | None = None
 
     def gap(self, reached: float) -> float:
         """How far a score is above the bound, as a share of the bound; below a millionth it is none."""
@@ -62,73 +58,123 @@ class Certificate:
 
 def certify(clock: Clock, cuts: FabricCuts, hosts: Hosts) -> Certificate:
     """The bounds for a site whose jobs that stay are on ``hosts``."""
-    site = clock.site
-    # 1. Bytes that each job must send over each cut.
-    between = [template.between_hosts(site.domain_size) for template in clock.templates]
-    must = np.stack([_must_cross(clock, cuts, hosts, job, between[job]) for job in range(len(between))])
-    least: list[float] = []
-    proofs: list[Proof] = []
-    for job, template in enumerate(clock.templates):
-        # 2. The largest bound of each job alone. Each holds whatever the other jobs do, so that the largest does too.
-        bounds: dict[Proof, float] = {"alone": clock.references[job].bound_s}
-        fixed = site.jobs[job].cut == "keep"
-        if len(cuts.all_Bps) and fixed:
-            bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
-        if site.jobs[job].may == "stay" and len(cuts.all_Bps) and fixed:
-            bounds["phases"] = _in_phases(template, cuts, clock.accelerators(hosts[job], job), clock)
-        # The first name that reaches it is the simplest proof.
-        best = max(bounds.values())
-        name = next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
-        least.append(bounds[name])
-        proofs.append(name)
-    # 3. The objective grows with every job's seconds, so that at all bounds it is a bound.  Where jobs share cuts, a
-    # convex program may give a sharper one.
-    seconds = np.array(least)
-    lone = clock.objective.score(seconds)
-    shared = _time_sharing(clock.objective, cuts, must, seconds)
-    if shared > lone * (1 + 1e-9):
-        return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=shared, proof="time-sharing")
-    strongest: Proof = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
-    return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=lone, proof=strongest)
+    # 1. What each job may have in each unit, and its largest bound, which holds whatever the other jobs do.
+    room = room_in(clock.site, cuts, hosts)
+    options, of_jobs = zip(*(_options(clock, cuts, hosts, room, job) for job in range(len(hosts))), strict=True)
+    seconds = np.array([max(bounds.values()) for bounds in of_jobs])
+    # The first name that reaches it is the simplest proof.
+    proofs = tuple(
+        next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
+        for bounds, best in zip(of_jobs, seconds.tolist(), strict=True)
+    )
+    # 2. The objective grows with every job's seconds, so that at all bounds it is a bound.  Where jobs share units, an
+    # integer program may give a sharper one.
+    objective = clock.objective.score(seconds)
+    proof: Proof = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
+    shared = Counted(0.0, None)
+    if cuts.unit:
+        wanted = [job.domains for job in clock.site.jobs]
+        shared = best_counts(clock.objective, cuts, options, seconds, wanted, room[0])
+    if shared.bound > objective * (1 + 1e-9):
+        objective, proof = shared.bound, "time-sharing"
+    return Certificate(iteration_s=seconds, proofs=proofs, objective=objective, proof=proof, counts=shared.hosts)
 
 
-def _must_cross(clock: Clock, cuts: FabricCuts, hosts: Hosts, job: int, between: Floats) -> Floats:
-    """Bytes of a job that cross each cut in every arrangement: exactly where it stays, the least of any order of
-    its hosts where these stay, none known where it may move or have another layout."""
-    may = clock.site.jobs[job].may
-    if clock.site.jobs[job].cut != "keep":
-        return np.zeros(len(cuts.all_Bps))
-    if may == "stay":
-        return cuts.crossing(between, hosts[job])
-    bytes_ = np.zeros(len(cuts.all_Bps))
-    if may == "move" or len(between) > MOST_HOSTS:
-        return bytes_
-    least, first = least_cut(between), 0
-    # The hosts stay but their order may change: over a cut that parts them at least the least cut crosses.
+def room_in(site: Site, cuts: FabricCuts, hosts: Hosts) -> list[Ints]:
+    """Hosts of each unit of each tier that jobs may have: those that are up and not of a job that does not move."""
+    fixed = [host for job, at in zip(site.jobs, hosts, strict=True) if job.may != "move" for host in at]
+    free = np.setdiff1d(np.flatnonzero(np.array(site.usable)), fixed)
+    return [
+        np.bincount(unit[free], minlength=len(capacity))
+        for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True)
+    ]
+
+
+def _options(
+    clock: Clock, cuts: FabricCuts, hosts: Hosts, room: list[Ints], job: int
+) -> tuple[list[HostCounts], dict[Proof, float]]:
+    """What a job may have in each unit of each tier, and the bounds of the job alone by their names."""
+    settings, template = clock.site.jobs[job], clock.templates[job]
+    alone_s, wanted = clock.references[job].bound_s, template.domains
     at = np.array(hosts[job], dtype=np.int64)
-    for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
-        inside = np.bincount(unit[at], minlength=len(capacity))
-        bytes_[first : first + len(capacity)] = np.where((inside > 0) & (inside < len(at)), least, 0.0)
-        first += len(capacity)
-    return bytes_
+    fixed = settings.cut == "keep"
+    bounds: dict[Proof, float] = {"alone": alone_s}
+    parts = Parts.of(template, clock.site.domain_size)
+    stays = settings.may == "stay" and fixed and bool(cuts.unit)
+    between = template.between_hosts(clock.site.domain_size)
+    # Ways may differ, and jobs share each apart: half of both ways is what holds for their sum.
+    exact = cuts.crossing((between + between.T) / 2, at) if stays else np.zeros(0)
+    if stays:
+        bounds["cuts"] = float((cuts.crossing(between, at) / cuts.all_Bps).max())
+        bounds["phases"] = _where_it_is(template, cuts, clock.accelerators(hosts[job], job), clock)
+    known: dict[tuple[float, int], tuple[Floats, Floats]] = {}
+    options = list[HostCounts]()
+    both: tuple[tuple[Proof, int], ...] = (("cuts", 0), ("phases", 1))
+    for unit, free, capacities, cables in zip(cuts.unit, room, cuts.capacity_Bps, cuts.cables, strict=True):
+        inside = np.bincount(unit[at], minlength=len(capacities))
+        of_tier = list[tuple[Ints, Floats, Floats]]()
+        for place, (capacity, links) in enumerate(zip(capacities.tolist(), cables.tolist(), strict=True)):
+            if (capacity, links) not in known:
+                known[capacity, links] = _by_number(clock, cuts, parts, job, capacity, links)
+            cut_s, phases_s = known[capacity, links]
+            count = np.arange(min(wanted, int(free[place])) + 1) if settings.may == "move" else inside[[place]]
+            if not fixed:
+                cut_s = phases_s = np.zeros(wanted + 1)
+            count = count[np.isfinite(cut_s[count])]
+            of_tier.append((count, cut_s[count], phases_s[count]))
+            if stays:
+                busy = float(exact[len(options)] / capacity) if capacity else 0.0
+                options.append(HostCounts(count, np.array([max(bounds.values())]), np.array([busy])))
+            else:
+                slowest = np.maximum(np.maximum(cut_s, phases_s)[count], alone_s)
+                options.append(HostCounts(count, slowest, cut_s[count]))
+        # Where no unit has room for the whole job, some cut parts it; where it stays, all do on which it lies.
+        parted = [[way[(count > 0) & (count < wanted)] for way in ways] for count, *ways in of_tier]
+        if settings.may == "move" and (free < wanted).all():
+            for name, number in both:
+                every = np.concatenate([ways[number] for ways in parted])
+                bounds[name] = max(bounds.get(name, 0.0), float(every.min()) if len(every) else 0.0)
+        elif settings.may == "reorder":
+            for name, number in both:
+                bounds[name] = max(bounds.get(name, 0.0), *(float(ways[number].max(initial=0.0)) for ways in parted))
+    return options, bounds
 
 
-def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> float:
-    """Seconds that a job larger than every unit needs over some cut, wherever it is put."""
-    if len(between) > MOST_HOSTS:
-        return 0.0
-    usable = np.flatnonzero(np.array(clock.site.usable))
-    least_s = 0.0
-    for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
-        # No unit has room for the whole job, so that some cut parts it, wherever it is; the widest is the fastest.
-        if np.bincount(unit[usable], minlength=len(capacity)).max() < len(between):
-            least_s = max(least_s, least_cut(between) / float(capacity.max()))
-    return least_s
+def _by_number(
+    clock: Clock, cuts: FabricCuts, parts: Parts, job: int, capacity: float, cables: int
+) -> tuple[Floats, Floats]:
+    """Seconds of a job by its number of hosts in a unit: of all its bytes over the unit's cut, and of its phases."""
+    template, size = clock.templates[job], parts.flow_bytes[:, None]
+    able = max(capacity, 1e-300)
+    cut_s, longest = parts.whole / able, parts.most_bytes / able
+    apart = "spray" not in clock.site.routers and cables > 0
+    if apart:
+        # All of a pair of ranks takes one path: of all pairs some cable has as many as come on each.
+        longest = np.maximum(longest, np.ceil(parts.most_pairs / cables) / cuts.cable_Bps)
+    longest = np.maximum(longest, (parts.host_bytes / cuts.host_Bps)[:, None])
+    begin, tail, path_s = _paths(template, size * longest[parts.kind])
+    least = np.full((2, template.domains + 1), np.inf)
+    # The shortest path first: a part whose path alone is longer than the least of its number needs no closer look.
+    for part in np.argsort(path_s, kind="stable").tolist():
+        number, best = parts.number[part], float(path_s[part])
+        least[0, number] = min(least[0, number], cut_s[part])
+        if best >= least[1, number]:
+            continue
+        for way in parts.bytes:
+            best = _one_machine(begin[:, part], size[:, 0] * way[parts.kind, part] / able, tail[:, part], best)
+        for stream in parts.streams if apart else ():
+            for ends, far_ends in ((stream.source, stream.target), (stream.target, stream.source)):
+                mine = stream.phase[parts.inside[part, ends] & ~parts.inside[part, far_ends]]
+                if len(mine) > cables:
+                    # Whichever pairs share the cable, each of their phases has at least this work, begin and tail.
+                    busy_s = -(-len(mine) // cables) * stream.bytes / cuts.cable_Bps
+                    best = _one_machine(begin[mine, part].min(axis=0), busy_s, tail[mine, part].min(axis=0), best)
+        least[1, number] = min(least[1, number], best)
+    return least[0], least[1]
 
 
-def _in_phases(template: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
-    """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut, and those that
-    are under way together sharing it."""
+def _where_it_is(template: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
+    """Seconds of the phases of a job on its accelerators."""
     # Seconds that each phase keeps each cut of each unit busy, shape (phases, cuts), out of and into the unit.
     source, target = at[template.source][template.message], at[template.target][template.message]
     domain = clock.fabric.domain
@@ -141,43 +187,44 @@ def _in_phases(template: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> 
             bytes_ = np.bincount(key, template.bytes[crossing], len(template.phases) * len(capacity))
             works.append(bytes_.reshape(len(template.phases), -1) / capacity)
     work = np.concatenate(works, axis=1)
-    longest = work.max(axis=1)
-    none = np.zeros(0)
-    no_flows = none.astype(np.int64)
+    begin, tail, path_s = _paths(template, work.max(axis=1)[:, None])
+    return max(_one_machine(begin[:, 0], of_cut, tail[:, 0], path_s[0]) for of_cut in work.T)
+
+
+def _paths(template: Template, longest: Floats) -> tuple[Floats, Floats, Floats]:
+    """When the flows of each phase (row) begin at the earliest, what comes at least after their end, and the longest
+    path, where they last at least so long (each column apart).  What the iteration need not wait for has no tail
+    (-inf)."""
     # A phase's delay comes before its flows: both one after the other are its length.
-    lengths = template.phases.delay_s + longest
-    empty = uncapped(replace(template.phases, delay_s=lengths), no_flows, none)
-    routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=no_flows, usage=none, latency_s=none)
-    end = run(np.ones(1), empty, routes).phase_end_s
-    # Step 1 gave the earliest begin of each phase by the critical path; step 2 its tail; step 3 looks at each cut as
-    # one machine that has to do the phases' crossings in some order.
-    tail = _tails(template, lengths)
-    best = float(end[template.last])
-    begin = end - longest
-    for cut in np.flatnonzero(work.sum(axis=0) > 0).tolist():
-        mine = np.flatnonzero((work[:, cut] > 0) & (tail >= 0))
-        # No order of these can need more than this.
-        if len(mine) and float((begin + tail)[mine].max() + work[mine, cut].sum()) > best:
-            best = max(best, one_after_another(begin[mine], work[mine, cut], tail[mine]))
-    return best
-
-
-def _tails(template: Template, lengths: Floats) -> Floats:
-    """Seconds from the end of each phase to that of the iteration, at least; below 0 where it need not wait."""
-    tail = np.full(len(lengths), -np.inf)
-    tail[template.last] = 0.0
-    waits = [part.tolist() for part in np.split(template.phases.waits, template.phases.indptr[1:-1])]
-    later = np.bincount(template.phases.waits, minlength=len(lengths))
+    lengths = template.phases.delay_s[:, None] + longest
+    waits = np.split(template.phases.waits, template.phases.indptr[1:-1])
+    later, order = np.bincount(template.phases.waits, minlength=len(lengths)), list[int]()
     # Backwards in topological order: a phase is looked at when all that wait for it have been.
     stack = np.flatnonzero(later == 0).tolist()
     while stack:
-        phase = stack.pop()
-        for before in waits[phase]:
-            tail[before] = max(tail[before], tail[phase] + lengths[phase])
+        order.append(stack.pop())
+        for before in waits[order[-1]].tolist():
             later[before] -= 1
             if not later[before]:
                 stack.append(before)
-    return tail
+    tail, end = np.full(lengths.shape, -np.inf), lengths.copy()
+    tail[template.last] = 0.0
+    for phase in order:
+        for before in waits[phase].tolist():
+            np.maximum(tail[before], tail[phase] + lengths[phase], out=tail[before])
+    for phase in reversed(order):
+        if len(waits[phase]):
+            end[phase] += end[waits[phase]].max(axis=0)
+    return end - longest, tail, end[template.last]
+
+
+def _one_machine(begin: Floats, work: Floats, tail: Floats, path_s: float) -> float:
+    """Seconds of an iteration at least, where a cut has to do the phases' crossings in some order."""
+    mine = np.flatnonzero((work > 0) & (tail >= 0))
+    # No order of these can need more than this.
+    if not len(mine) or float((begin + tail)[mine].max() + work[mine].sum()) <= path_s:
+        return path_s
+    return max(path_s, one_after_another(begin[mine], work[mine], tail[mine]))
 
 
 def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
@@ -205,60 +252,6 @@ def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
                 heappop(ready)
                 best = max(best, now - longest)
     return best
-
-
-def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s: Floats) -> float:
-    """The least score when cuts are shared in time; 0 where no cut is too busy for all jobs at their bounds."""
-    if not len(cuts.all_Bps):
-        return 0.0
-    if objective.kind == "makespan":
-        # All bytes of all iterations cross before the last job ends.
-        return float((objective.worth @ must / cuts.all_Bps).max()) / objective.scale
-    # Each job at its bound keeps a cut busy for this share of the time; only cuts above 1 bind.
-    share = must / least_s[:, None] / cuts.all_Bps[None, :]
-    busy = share[:, share.sum(axis=0) > 1.0]
-    if not busy.shape[1]:
-        return 0.0
-    if objective.kind in RATES:
-        # What all jobs do in a second is linear in their paces.
-        at_most = objective.worth / least_s
-        done = -_solved(-at_most / at_most.sum(), (np.zeros(len(at_most)), np.ones(len(at_most))), _paced(busy))
-        return objective.score(least_s) / done if done > 0 else 0.0
-    return _least_slow(objective, busy, least_s / objective.against_s)
-
-
-def _paced(busy: Floats) -> list[_Row]:
-    """The rows that let no cut be busy all the time and more; the first variables are paces (1: at the bound)."""
-    jobs = [np.flatnonzero(share > 0) for share in busy.T]
-    return [(mine, share[mine], -np.inf, 1.0) for mine, share in zip(jobs, busy.T, strict=True)]
-
-
-def _solved(cost: Floats, bounds: tuple[Floats, Floats], rows: list[_Row]) -> float:
-    """The least value; 0 where there is none."""
-    solution = lp.least(cost, bounds, lp.Rows.of(rows))
-    return solution.objective if solution.optimal else 0.0
-
-
-def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
-    """The least (mean or worst) slowdown of jobs whose slowdowns at their bounds are given."""
-    jobs, worst = len(least), objective.kind == "worst"
-    # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.
-    cost = np.concatenate([np.zeros(jobs), np.zeros(jobs) if worst else objective.weights, [1.0 if worst else 0.0]])
-    low = np.concatenate([np.zeros(jobs), least, [0.0]])
-    high = np.concatenate([np.ones(jobs), np.full(jobs + 1, np.inf)])
-    rows = _paced(busy)
-    lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
-    for job, slowdown in enumerate(least.tolist()):
-        # 1 / p is convex, so that its tangents lie below it: s >= least (2 / point - p / point^2) loosens s >= least /
-        # p, and the linear program's least is a bound.
-        for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
-            rows.append(((job, jobs + job), (slowdown / point**2, 1.0), 2 * slowdown / point, np.inf))
-        rows.append(((2 * jobs, jobs + job), (1.0, -1.0), 0.0, np.inf))
-    return _solved(cost, (low, high), rows)
-
-
-_Row = tuple[Any, Any, float, float]
-"""Columns, values, low and high of a row."""
 
 
 MOST_RANKS = 1024
@@ -299,17 +292,21 @@ def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = Fa
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=None, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(len(template.phase) * epochs for (template, _), epochs in zip(wholes, clock.epochs, strict=True))
+    counts = epochs(np.array([template.alone_s for template in clock.templates]))
+    sizes = np.array([len(template.phase) for template, _ in wholes])
+    flows = int(sizes @ counts)
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=None, left_out=(why,))
-    parts = [repeated(template, epochs) for (template, _), epochs in zip(wholes, clock.epochs, strict=True)]
-    traffic = together(
-        [iterations.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, iterations in enumerate(parts)]
-    )
-    known = joined([routes.of(iterations.message) for iterations, (_, routes) in zip(parts, wholes, strict=True)])
-    result = run(clock.fabric.capacity_Bps, traffic, known)
-    seconds = window(result.phase_end_s, parts)
+
+    def ended(jobs: list[int], counts: Ints) -> list[Floats]:
+        begins = [choice.offset_s[job] for job in jobs], [clock.weight(choice, job) for job in jobs]
+        return ended_s(clock.fabric.capacity_Bps, [wholes[job] for job in jobs], counts, *begins)
+
+    # All jobs in one group: no step is left out.
+    seconds = settled(ended, [list(range(len(wholes)))], counts, sizes)
+    if not np.isfinite(seconds).all():
+        return Verified(iteration_s=nothing, apart=None, left_out=("jobs are too unlike to step every flow",))
     stepped = np.array([template.detail == "phases" for template in clock.templates])
     return Verified(
         iteration_s=tuple(time if done else None for time, done in zip(seconds.tolist(), stepped, strict=True)),

@@ -6,10 +6,11 @@ Times are those of the flow-level engine: max-min fair sharing, weighted by traf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from weft.arrangement.site import Router, Site
 from weft.arrangement.template import Template, merged_traffic
 from weft.cluster.calibration import calibration
 from weft.errors import BadInput
+from weft.fabric.checks import components
 from weft.fabric.paths import Mode, Paths
-from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Phases, Routes, Traffic, joined, phases, spans, uncapped
 from weft.layout.spec import Layout
 from weft.routing.plan import route
@@ -30,7 +32,9 @@ from weft.simulation.iteration.contention import FlowRoutes, reached
 EPOCHS = 12
 """Iterations of the longest job that are stepped; the second half counts."""
 MOST_EPOCHS = 240
-"""Iterations of any job."""
+"""Iterations of any job, unless they end before another job's first two."""
+MOST_STEPPED = 2_000_000
+"""Flows and phases up to which more iterations of jobs that share links are stepped."""
 CLASS_WEIGHT = 64.0
 """Weight of a traffic class over that of the next lower one."""
 Hosts = tuple[tuple[int, ...], ...]
@@ -101,10 +105,11 @@ class Clock:
     paths: Paths = field(init=False)
     members: Ints = field(init=False)
     objective: Objective = field(init=False)
-    epochs: tuple[int, ...] = field(init=False)
-    repeats: list[Repeated] = field(init=False)
     _count: list[int] = field(default_factory=lambda: [0])
     _routes: dict[tuple[Hosts, Router], list[Routes]] = field(default_factory=dict)
+    _planned: dict[Hosts, FlowRoutes | None] = field(default_factory=dict)
+    _uses: dict[tuple[Hosts, Router], tuple[list[bytes], Mask]] = field(default_factory=dict)
+    _ends: dict[tuple[object, ...], list[Floats]] = field(default_factory=dict)
     _known: dict[tuple[Assignment, tuple[int, ...]], Timed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,15 +120,6 @@ class Clock:
             Reference(seconds=template.alone_s, bound_s=template.alone_s) for template in self.templates
         )
         self.objective = Objective.of(self.site, np.array([reference.seconds for reference in self.references]))
-        self._repeat()
-
-    def _repeat(self) -> None:
-        longest_s = max(job.alone_s for job in self.templates)
-        # Enough iterations of each job to last as long as `EPOCHS` of the longest, so that none runs out while others
-        # count.
-        counts = [int(np.ceil(EPOCHS * longest_s / job.alone_s)) for job in self.templates]
-        self.epochs = tuple(min(MOST_EPOCHS, max(EPOCHS, count)) for count in counts)
-        self.repeats = [repeated(job, count) for job, count in zip(self.templates, self.epochs, strict=True)]
 
     @property
     def evaluations(self) -> int:
@@ -136,8 +132,7 @@ class Clock:
         changed = replace(self.site.jobs[job], layout=layout)
         recut.site = replace(self.site, jobs=(*self.site.jobs[:job], changed, *self.site.jobs[job + 1 :]))
         recut.templates = (*self.templates[:job], its, *self.templates[job + 1 :])
-        recut._routes, recut._known = {}, {}
-        recut._repeat()
+        recut._routes, recut._planned, recut._uses, recut._ends, recut._known = {}, {}, {}, {}, {}
         return recut
 
     def plain(self, hosts: Hosts, router: Router = "ecmp") -> Assignment:
@@ -178,6 +173,8 @@ class Clock:
             # The next event: the job that ends first. Jobs that end with it, within rounding, end together.
             until = left[running] * seconds[running]
             soonest = float(until.min())
+            if not np.isfinite(soonest):
+                return np.full(len(left), np.inf)
             ended = [
                 job
                 for job, seconds_left in zip(running, until.tolist(), strict=True)
@@ -223,6 +220,11 @@ class Clock:
         """
         if self.planned_routes is not None:
             return self.planned_routes
+        if hosts not in self._planned:
+            self._planned[hosts] = self._plan(hosts)
+        return self._planned[hosts]
+
+    def _plan(self, hosts: Hosts) -> FlowRoutes | None:
         parts = [
             (template.traffic, self.accelerators(hosts[job], job))
             for job, template in enumerate(self.templates)
@@ -267,22 +269,18 @@ class Clock:
         loads = np.repeat(template.bytes, np.diff(routes.indptr)) * routes.usage
         return np.bincount(routes.links, loads, self.fabric.links).astype(np.float64)
 
-    def together(self, choice: Assignment, jobs: Sequence[int]) -> tuple[Traffic, Routes]:
-        """All iterations of some jobs side by side, ready to be stepped."""
-        routes = self.routes(choice.hosts, choice.router)
-        parts, known = [], []
-        for job in jobs:
-            parts.append(self.repeats[job].traffic(choice.offset_s[job], self.weight(choice, job)))
-            known.append(routes[job].of(self.repeats[job].message))
-        return together(parts), joined(known)
-
     def _stepped(self, choice: Assignment, jobs: tuple[int, ...]) -> Timed:
         self._count[0] += 1
-        result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         # Jobs that are not stepped are taken to be alone: the bounds of a search use that.
         iteration = np.array([template.alone_s for template in self.templates])
         complete = len(jobs) == len(self.templates)
-        iteration[list(jobs)] = window(result.phase_end_s, [self.repeats[job] for job in jobs])
+        groups = self.meetings(choice, jobs)
+        # A job that meets no other is not stepped for longer.
+        sizes = np.ones(len(iteration), dtype=np.int64)
+        for job in [job for group in groups if len(group) > 1 for job in group]:
+            sizes[job] = len(self.templates[job].phase) + len(self.templates[job].phases)
+        stepped = settled(partial(self._ended, choice), groups, epochs(iteration), sizes)
+        iteration[list(jobs)] = stepped[list(jobs)]
         slowdown = iteration / self.objective.against_s
         mean = self.lives(choice, iteration) if complete and self.objective.kind == "makespan" else iteration
         return Timed(
@@ -290,31 +288,107 @@ class Clock:
             iteration_s=iteration,
             slowdown=slowdown,
             score=self.objective.score(mean),
-            cost=self.objective.cost(mean, slowdown),
+            cost=self.objective.cost(mean, slowdown) if np.isfinite(iteration).all() else np.inf,
         )
 
+    def _used(self, hosts: Hosts, router: Router) -> tuple[list[bytes], Mask]:
+        """What tells the routes of each job apart, and which links each job (row) uses."""
+        key = (hosts, router)
+        if key not in self._uses:
+            digests, used = list[bytes](), np.zeros((len(hosts), self.fabric.links), dtype=bool)
+            for job, routes in enumerate(self.routes(hosts, router)):
+                text = b"".join(part.tobytes() for part in (routes.indptr, routes.links, routes.usage))
+                digests.append(blake2b(text, digest_size=16).digest())
+                used[job, routes.links] = True
+            self._uses[key] = digests, used
+        return self._uses[key]
 
-def window(phase_end_s: Floats, jobs: Sequence[Repeated]) -> Floats:
-    """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their phases."""
-    _, ends = finished_s(phase_end_s, jobs)
-    # Once the first job has done all its iterations, the others have less beside them: that time does not count.
-    until = min(float(ends_of_job[-1]) for ends_of_job in ends)
-    return np.array([steady(ends_of_job, until) for ends_of_job in ends])
+    def meetings(self, choice: Assignment, jobs: Sequence[int]) -> list[list[int]]:
+        """Some jobs in groups: only jobs of a group share links, straight or by others of the group."""
+        used = self._used(choice.hosts, choice.router)[1][list(jobs)]
+        shared = used[:, used.sum(axis=0) > 1].astype(np.float32)
+        label = components(len(jobs), *np.nonzero(shared @ shared.T))
+        return [[jobs[at] for at in np.flatnonzero(label == first).tolist()] for first in np.unique(label).tolist()]
+
+    def _ended(self, choice: Assignment, jobs: list[int], counts: Ints) -> list[Floats]:
+        """When so many iterations end of each job of a group, which meets no other."""
+        # Step 1: what decides it. Only differences of offsets and ratios of weights count.
+        digests, _ = self._used(choice.hosts, choice.router)
+        offset_s, weights = [choice.offset_s[job] for job in jobs], [self.weight(choice, job) for job in jobs]
+        begin_s, least = min(offset_s), min(weights)
+        key = tuple(
+            (job, count, digests[job], offset - begin_s, weight / least)
+            for job, count, offset, weight in zip(jobs, counts.tolist(), offset_s, weights, strict=True)
+        )
+        # Step 2: what is not known is stepped. A job that meets no other takes equally long each time.
+        if key not in self._ends and len(jobs) == 1:
+            seconds = self.alone(choice.hosts, choice.router, jobs[0])[0]
+            self._ends[key] = [seconds * np.arange(1, counts[0] + 1, dtype=np.float64)]
+        elif key not in self._ends:
+            routes = self.routes(choice.hosts, choice.router)
+            parts = [(self.templates[job], routes[job]) for job in jobs]
+            shifted = [offset - begin_s for offset in offset_s]
+            self._ends[key] = ended_s(self.fabric.capacity_Bps, parts, counts, shifted, weights)
+        return [ends + begin_s for ends in self._ends[key]]
 
 
-def finished_s(phase_end_s: Floats, jobs: Sequence[Repeated]) -> tuple[Ints, list[Floats]]:
-    """The first phase of each of some jobs that ran together, and the ends of its iterations."""
-    first = np.cumsum([0] + [len(iterations.phases) for iterations in jobs])
-    return first, [phase_end_s[at + job.ends] for at, job in zip(first.tolist(), jobs, strict=False)]
+def ended_s(
+    capacity_Bps: Floats,
+    parts: Sequence[tuple[Template, Routes]],
+    counts: Ints,
+    offset_s: Sequence[float],
+    weights: Sequence[float],
+) -> list[Floats]:
+    """When so many iterations end of each of some jobs that run together, by their iteration and the routes of its
+    messages, when they begin, and the weights of their flows."""
+    repeats = [repeated(template, count) for (template, _), count in zip(parts, counts.tolist(), strict=True)]
+    traffic = together([repeat.traffic(*begins) for repeat, *begins in zip(repeats, offset_s, weights, strict=True)])
+    known = joined([routes.of(repeat.message) for repeat, (_, routes) in zip(repeats, parts, strict=True)])
+    phase_end_s = run(capacity_Bps, traffic, known).phase_end_s
+    of_jobs = np.split(phase_end_s, np.cumsum([len(repeat.phases) for repeat in repeats])[:-1])
+    return [of_job[repeat.ends] for of_job, repeat in zip(of_jobs, repeats, strict=True)]
 
 
-def steady(ends: Floats, until: float) -> float:
-    """Mean seconds of the second half of the iterations that end by a time; of the first one where fewer than two
-    do."""
-    done = int(np.searchsorted(ends, until * (1 + 1e-12), side="right"))
+def settled(
+    ended: Callable[[list[int], Ints], list[Floats]], groups: list[list[int]], counts: Ints, sizes: Ints
+) -> Floats:
+    """Steady seconds of an iteration of each job; infinite for those in no group, and where ``MOST_STEPPED`` flows and
+    phases do not show them.
+
+    Args:
+        ended: when iterations of the jobs of a group end, if it steps so many of each.
+        counts: iterations of each job at first.
+        sizes: flows and phases of one.
+    """
+    seconds = np.full(len(counts), np.inf)
+    while True:
+        ends = dict[int, Floats]()
+        for group in groups:
+            ends |= zip(group, ended(group, counts[group]), strict=True)
+        # Once the first job has done all its iterations, the others have less beside them: that time does not count.
+        until = min(float(end_s[-1]) for end_s in ends.values())
+        done = {job: int(np.searchsorted(end_s, until * (1 + 1e-12), side="right")) for job, end_s in ends.items()}
+        if min(done.values()) > 1:
+            for job, end_s in ends.items():
+                seconds[job] = steady(end_s[: done[job]])
+            return seconds
+        # A job that has done all before another has done two goes on for longer.
+        counts = counts * [1 + (done.get(job) == count) for job, count in enumerate(counts.tolist())]
+        if sizes @ counts > MOST_STEPPED:
+            return seconds
+
+
+def epochs(alone_s: Floats) -> Ints:
+    """Iterations of each of some jobs that are stepped at first: enough to last as long as ``EPOCHS`` of the longest,
+    so that none runs out while others count."""
+    return np.asarray(np.clip(np.ceil(EPOCHS * alone_s.max() / alone_s), EPOCHS, MOST_EPOCHS), dtype=np.int64)
+
+
+def steady(ends: Floats) -> float:
+    """Mean seconds of the second half of at least two iterations, by their ends."""
     # The first half is left out: offsets and queues settle there.
-    half = done // 2
-    return float((ends[done - 1] - ends[half - 1]) / (done - half)) if half else float(ends[0])
+    half = len(ends) // 2
+    return float((ends[-1] - ends[half - 1]) / (len(ends) - half))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

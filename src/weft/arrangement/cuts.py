@@ -19,12 +19,16 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 class FabricCuts:
     """Units of every tier that has several.
 
-    ``unit[t]`` numbers the unit of each host in tier ``t`` (inner first), ``capacity_Bps[t]`` is what leaves and
-    what enters each unit, whichever is less.
+    ``unit[t]`` numbers the unit of each host in tier ``t`` (inner first), ``capacity_Bps[t]`` is what can leave or
+    enter each unit, whichever is more, over at most ``cables[t]`` links of at most ``cable_Bps``; ``host_Bps`` what
+    can leave or enter a host.
     """
 
     unit: tuple[Ints, ...]
     capacity_Bps: tuple[Floats, ...]
+    cables: tuple[Ints, ...]
+    cable_Bps: float
+    host_Bps: float
 
     def crossing(self, between: Floats, hosts: Sequence[int] | Ints) -> Floats:
         """Bytes of a job that leave or enter each unit (the larger of both), for all cuts by tier and unit.
@@ -54,8 +58,8 @@ class FabricCuts:
 def cuts_of(fabric: Fabric) -> FabricCuts:
     """The cuts of a fabric, at the speed of its links; without any where no tier lies above another."""
     top = int(fabric.tier.max(initial=0))
-    units, capacities = [], []
-    for tier in range(SCALE_UP + 1, top):
+    units, capacities, cables, host_Bps, fastest = [], [], [], np.inf, 0.0
+    for tier in range(SCALE_UP, top):
         inside = (fabric.tier <= tier) & fabric.up
         label = components(fabric.nodes, fabric.source[inside], fabric.target[inside])
         # Accelerators of a host hang together at the lowest tier, so that any of them names the host's unit.
@@ -68,16 +72,23 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         # Switches belong to the unit of the hosts that they hang together with below this tier.
         for at, name in enumerate(names.tolist()):
             number[label == name] = at
-        # Links of higher tiers with one end in the unit: out of it and into it apart, of which the narrower is its
-        # cut.
+        # Links of higher tiers with one end in the unit: out of it and into it apart, of which the wider is its cut.
         above = np.flatnonzero((fabric.tier > tier) & fabric.up)
-        ways = []
+        ways, links = [], []
         for ends, far_ends in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
             mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[far_ends[above]])]
             ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
+            links.append(np.bincount(number[ends[mine]], minlength=len(names)))
+        if tier == SCALE_UP:
+            host_Bps = float(np.maximum(*ways).max())
+            continue
+        fastest = max(fastest, float(fabric.capacity_Bps[above].max(initial=0.0)))
         units.append(unit.reshape(-1))
-        capacities.append(np.minimum(*ways))
-    return FabricCuts(unit=tuple(units), capacity_Bps=tuple(capacities))
+        capacities.append(np.maximum(*ways))
+        cables.append(np.maximum(*links))
+    return FabricCuts(
+        unit=tuple(units), capacity_Bps=tuple(capacities), cables=tuple(cables), cable_Bps=fastest, host_Bps=host_Bps
+    )
 
 
 def least_cut(between: Floats) -> float:

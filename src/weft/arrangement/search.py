@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from weft.arrangement.bundle import POLICIES, ArrangedSearch, Arrangement, Ended
 from weft.arrangement.certificate import certify, verifiable, verify
-from weft.arrangement.clock import Clock, Hosts, Timed
+from weft.arrangement.clock import MOST_STEPPED, Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
+from weft.errors import Unsupported
 
 KEPT = 3
 """Placements with routes that are scheduled in time."""
@@ -71,6 +74,9 @@ class Search:
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
         self.reserve_s = verify_s if verify_s < VERIFIED_SHARE * self.budget_s else 0.0
         policies = {"hashed": self._keep(clock, clock.timed(clock.plain(hosts)))}
+        if not np.isfinite(self._best.cost):
+            problem = f"iterations differ so much that more than {MOST_STEPPED:,} flows and phases had to be stepped"
+            raise Unsupported(problem, where=site.name, remedy="arrange jobs with short and long iterations apart")
         ended: Ended = "complete"
         placements, verified = 1, None
         try:
@@ -88,6 +94,8 @@ class Search:
         if ended == "complete" and self.cut_short:
             ended = "budget"
         policies["arrange"] = self._best
+        # A policy whose steady times did not show is left out.
+        policies = {name: timed for name, timed in policies.items() if np.isfinite(timed.cost)}
         return Arrangement(
             clock=self._clock,
             began=clock,

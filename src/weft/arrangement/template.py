@@ -64,10 +64,10 @@ class Template:
     network_s: float
 
     def between_hosts(self, size: int) -> Floats:
-        """Bytes of an iteration from each host of the job (row) to each other."""
+        """Bytes that are stepped in an iteration from each host of the job (row) to each other."""
         result = np.zeros((self.domains, self.domains))
-        if self.traffic is not None:
-            np.add.at(result, (self.traffic.source // size, self.traffic.target // size), self.traffic.bytes)
+        source, target = self.source[self.message] // size, self.target[self.message] // size
+        np.add.at(result, (source, target), np.where(source == target, 0.0, self.bytes))
         return result
 
 

@@ -56,6 +56,7 @@ def least(
     seconds: float | None = None,
     seed: int | None = None,
     gap: float | None = None,
+    nodes: int | None = None,
 ) -> Solution:
     """The least ``cost @ x`` with ``bounds[0] <= x <= bounds[1]`` and the sums of rows in their bounds, on one thread.
 
@@ -65,9 +66,11 @@ def least(
         seconds: limit; the best values until then are returned.
         seed: of the solver's draws.
         gap: relative distance from the bound at which an integer program ends; 1e-4 by default.
+        nodes: of the search tree, after which it ends.
     """
     highspy, model = import_module("highspy"), _silent()()
     limits = {"output_flag": False, "threads": 1, "time_limit": seconds, "random_seed": seed, "mip_rel_gap": gap}
+    limits["mip_max_nodes"] = nodes
     for name, limit in limits.items():
         if limit is not None:
             model.setOptionValue(name, limit)

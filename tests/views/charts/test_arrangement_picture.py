@@ -5,9 +5,11 @@ import pytest
 
 pytest.importorskip("altair")
 
+from weft.arrangement.clock import repeated, together
 from weft.arrangement.schedule import link_loads
 from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP
+from weft.fabric.traffic import joined
 from weft.simulation.flows.engine import run
 from weft.views.arrangement import link_rows, loads_before_after, seat_of
 from weft.views.charts.arrangement import arrangement_chart, loads_chart, seats_chart
@@ -53,8 +55,12 @@ def test_loads_are_bytes_over_time_and_capacity(found):
     assert not loads.share[~outer].any()
     assert 0 < loads.share.max() <= 1
     # What was stepped: whole iterations of each job, at nearly this pace.
-    sent = sum(clock.carried(best.choice.hosts, best.choice.router, job) * clock.epochs[job] for job in range(3))
-    stepped = run(clock.fabric.capacity_Bps, *clock.together(best.choice, range(3)))
+    sent = sum(clock.carried(best.choice.hosts, best.choice.router, job) * 12 for job in range(3))
+    parts = [repeated(template, 12) for template in clock.templates]
+    traffic = together([part.traffic(0.0, 1.0) for part in parts])
+    routes = clock.routes(best.choice.hosts, best.choice.router)
+    known = joined([of_job.of(part.message) for of_job, part in zip(routes, parts, strict=True)])
+    stepped = run(clock.fabric.capacity_Bps, traffic, known)
     assert stepped.link_bytes[outer] == pytest.approx(sent[outer])
 
 
