@@ -54,7 +54,6 @@ def test_no_placement_of_all_jobs_is_better_than_the_bound(site_of, jobs, radix,
     clock = Clock(site, tuple(template(job, site.cluster) for job in site.jobs))
     cuts = cuts_of(clock.fabric)
     bound = certify(clock, cuts, as_given(site))
-    counts = bound.counts
     slack = WINDOW if bound.proof == "time-sharing" else 1e-9
     best = np.inf
     for hosts in every_placement([job.domains for job in site.jobs], cuts.unit[0]):
@@ -63,9 +62,6 @@ def test_no_placement_of_all_jobs_is_better_than_the_bound(site_of, jobs, radix,
             assert (bound.iteration_s <= timed.iteration_s * (1 + WINDOW)).all()
             best = min(best, timed.cost)
     assert bound.objective <= best * (1 + slack)
-    # Without turns in time and classes, which only the search has.
-    assert counts.sum(axis=1).tolist() == [job.domains for job in site.jobs]
-    assert (counts.sum(axis=0) <= np.bincount(cuts.unit[0])).all()
 
 
 def test_of_many_hosts_no_part_sends_less_than_the_least_that_is_known():

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from weft.arrangement.clock import Assignment, Clock, Hosts, ended_s, epochs, settled
-from weft.arrangement.counts import Counted, HostCounts, Parts, best_counts
+from weft.arrangement.counts import HostCounts, Parts, best_counts
 from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
@@ -42,13 +42,12 @@ Proof = Literal["alone", "cuts", "phases", "time-sharing"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certificate:
     """Least seconds of each job's iteration with what proves them, and the least score of the objective with what
-    proves it; ``counts`` are the hosts of each job in each inner unit that it would have, if a program gives any."""
+    proves it."""
 
     iteration_s: Floats
     proofs: tuple[Proof, ...]
     objective: float
     proof: Proof
-    counts: Ints | None = None
 
     def gap(self, reached: float) -> float:
         """How far a score is above the bound, as a share of the bound; below a millionth it is none."""
@@ -71,13 +70,12 @@ def certify(clock: Clock, cuts: FabricCuts, hosts: Hosts) -> Certificate:
     # integer program may give a sharper one.
     objective = clock.objective.score(seconds)
     proof: Proof = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
-    shared = Counted(0.0, None)
     if cuts.unit:
         wanted = [job.domains for job in clock.site.jobs]
         shared = best_counts(clock.objective, cuts, options, seconds, wanted, room[0])
-    if shared.bound > objective * (1 + 1e-9):
-        objective, proof = shared.bound, "time-sharing"
-    return Certificate(iteration_s=seconds, proofs=proofs, objective=objective, proof=proof, counts=shared.hosts)
+        if shared > objective * (1 + 1e-9):
+            objective, proof = shared, "time-sharing"
+    return Certificate(iteration_s=seconds, proofs=proofs, objective=objective, proof=proof)
 
 
 def room_in(site: Site, cuts: FabricCuts, hosts: Hosts) -> list[Ints]:

@@ -161,14 +161,6 @@ class HostCounts(NamedTuple):
     busy_s: Floats
 
 
-class Counted(NamedTuple):
-    """The least score with every job's seconds, and hosts of each job in each inner unit, none where the program ended
-    without any."""
-
-    bound: float
-    hosts: Ints | None
-
-
 class CountProgram(NamedTuple):
     """The rows of the program.  Its variables: pace and slowdown of each job, the worst slowdown, then for each option
     of jobs that move whether it is chosen, and the pace at which it is."""
@@ -263,7 +255,7 @@ def best_counts(
     least_s: Floats,
     wanted: Sequence[int],
     room: Ints,
-) -> Counted:
+) -> float:
     """The least score of any numbers of hosts of jobs in units.
 
     Args:
@@ -295,12 +287,7 @@ def best_counts(
         cost[2 * jobs] = 1.0
     integer = [2 * jobs < at < end for at in range(len(low))]
     solution = lp.least(cost, (low, high), lp.Rows.of(rows), integer=integer, seed=0, nodes=NODES, gap=1e-3)
-    hosts = None
-    if total and len(solution.values):
-        hosts = np.zeros((jobs, inner), dtype=np.int64)
-        for job, unit in np.argwhere(program.sizes[:, :inner] > 0).tolist():
-            hosts[job, unit] = options[job][unit].hosts @ np.rint(solution.values[program.columns(job, unit)])
     bound = solution.bound if total else solution.objective if solution.optimal else -np.inf
     if not np.isfinite(bound):
-        return Counted(0.0, hosts)
-    return Counted(-1.0 / bound if objective.kind in RATES and bound < 0 else float(bound), hosts)
+        return 0.0
+    return -1.0 / bound if objective.kind in RATES and bound < 0 else float(bound)
