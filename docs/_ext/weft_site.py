@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 from weft.commands.app import cli
-from weft.commands.schema import TITLES, schema
+from weft.commands.schema import SCHEMAS, schema
 
 
 def draw_inline(writer: HTML5Translator, node: nodes.math) -> None:
@@ -53,7 +53,7 @@ class Formats(Directive):
     """A section for every schema: its title and its fields."""
 
     def run(self) -> list[nodes.Node]:
-        return [described(name, title) for name, title in TITLES.items()]
+        return [described(name, title) for name, (_, title) in SCHEMAS.items()]
 
 
 def described(name: str, title: str) -> nodes.section:

@@ -55,7 +55,7 @@ SCHEMAS = {
     "sweep": ("studies.result:Sweep", "The points of a study (weft sweep)"),
     "trace-kernels": (
         "interop.kernel_times:Traced",
-        "Products and attention as a profiler's trace timed them (weft validate --trace)",
+        "Products and attention as a profiler's trace timed them (weft bench --trace)",
     ),
     "train": ("commands.train:Trained", "The steps of a training run (weft train)"),
     "tune": ("search.tune:Tuning", "What to change in a measured run (weft tune)"),

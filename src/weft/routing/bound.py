@@ -45,9 +45,12 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
                 many = np.bincount(part, minlength=len(wide)) / np.maximum(level.links, 1)
                 highest = max(highest, float(demand[0] / capacity * np.ceil(many.max())))
             else:
-                # The mean over the links of a cut is no more than the highest of them.
+                # The mean over the links of a cut is no more than the highest of them; without any it is infinite.
                 pressing = np.bincount(part, demand, len(wide))
-                highest = max(highest, float((pressing / np.maximum(wide, 1e-300)).max()))
+                used = np.flatnonzero(pressing)
+                if not wide[used].all():
+                    return float(np.inf)
+                highest = max(highest, float((pressing[used] / wide[used]).max()))
     return highest
 
 
