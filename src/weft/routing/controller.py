@@ -536,12 +536,11 @@ class Controller:
         how = "kept"
         if moves:
             how = "replanned" if planned else "placed" if all(move.new for move in moves) else "repaired"
-        alpha = max(choice.congestion, float(problem.fixed.max(initial=0.0)))
         return done(
             how=how,
             withheld=withheld,
             moves=moves,
-            alpha=round(alpha, DIGITS),
+            alpha=round(choice.congestion, DIGITS),
             low=round(low, DIGITS),
             had=had,
             problem=problem,

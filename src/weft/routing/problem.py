@@ -30,6 +30,8 @@ class Problem:
     climbs: Climbs
     ways: Ways
     demand_Bps: Floats
+    beside: Floats | None = None
+    """What links carry besides, over their capacity."""
 
     @cached_property
     def limited(self) -> bool:
@@ -47,7 +49,7 @@ class Problem:
     @cached_property
     def fixed(self) -> Floats:
         """What links carry whatever the choice."""
-        load = np.zeros(self.fabric.links)
+        load = np.zeros(self.fabric.links) if self.beside is None else self.beside.copy()
         for links in (self.ways.first, self.ways.last):
             chosen = np.flatnonzero(links >= 0)
             load += np.bincount(links[chosen], self.demand_Bps[chosen] * self.inverse[links[chosen]], len(load))

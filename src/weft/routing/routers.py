@@ -304,7 +304,8 @@ def bundled(problem: Problem) -> tuple[Problem, Ints]:
     bounds = {name: getattr(ways, name)[first] for name in (*Ways._fields[3:7], "last")}
     some = ways._replace(**bounds, first=np.full(len(first), -1, dtype=np.int64))
     demand = np.bincount(bundle, problem.demand_Bps).astype(np.float64)
-    return replace(problem, traffic=traffic.select(first), ways=some, demand_Bps=demand), bundle
+    beside = replace(problem, ways=ways._replace(last=np.full(len(bundle), -1, dtype=np.int64))).fixed
+    return replace(problem, traffic=traffic.select(first), ways=some, demand_Bps=demand, beside=beside), bundle
 
 
 def as_trees(problem: Problem, up: Ints, down: Ints, order: Ints) -> tuple[Ints, Ints]:
@@ -315,7 +316,7 @@ def as_trees(problem: Problem, up: Ints, down: Ints, order: Ints) -> tuple[Ints,
         Unsupported: a flow has none.
     """
     fabric, ways, up, down = problem.fabric, problem.ways, up.copy(), down.copy()
-    load = problem.loads(problem.routes(up, down))
+    load = PathChoice(problem, up, down).load.copy()
     leaving: dict[tuple[int, int], int] = {}
 
     def links_by(flow: int, a: int, b: int) -> list[int]:
