@@ -136,7 +136,7 @@ def _crossing(matrices: Floats) -> tuple[Mask, Ints, Floats]:
         out = np.array([((inside @ matrix) * (1 - inside)).sum(axis=1) for matrix in matrices])
         into = np.array([((inside @ matrix.T) * (1 - inside)).sum(axis=1) for matrix in matrices])
         every = np.concatenate([inside.sum(axis=1)[None], out, into])
-        # Parts alike but for rounding are looked at once.
+        # Parts alike, except for rounding, are looked at once.
         _, first = np.unique(every.round(6), axis=1, return_index=True)
         number, out, into = every[0, first].astype(np.int64), out[:, first], into[:, first]
         return inside[first] > 0, number, np.stack([out, into, np.maximum(out, into)])
