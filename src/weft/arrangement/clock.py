@@ -35,6 +35,8 @@ MOST_EPOCHS = 240
 """Iterations of any job, unless they end before another job's first two."""
 MOST_STEPPED = 2_000_000
 """Flows and phases up to which more iterations of jobs that share links are stepped."""
+MOST_PAIRS = 3_000
+"""Pairs of accelerators up to which routes are searched by chains of moves."""
 CLASS_WEIGHT = 64.0
 """Weight of a traffic class over that of the next lower one."""
 Hosts = tuple[tuple[int, ...], ...]
@@ -238,7 +240,9 @@ class Clock:
         pair = every.source * self.fabric.accelerators + every.target
         _, first, pair = np.unique(pair, return_index=True, return_inverse=True)
         traffic = replace(every.select(first), bytes=np.bincount(pair.reshape(-1), every.bytes).astype(np.float64))
-        return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic), name="planned")
+        # Of many pairs chains of moves may take minutes: the greedy router has to do.
+        router = "auto" if len(traffic) <= MOST_PAIRS else "greedy"
+        return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic, router=router), name="planned")
 
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
         """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -60,18 +60,22 @@ class Places:
             weights=weights / weights.sum(),
         )
 
-    def seconds(self, job: int, hosts: tuple[int, ...]) -> Floats:
-        """Seconds that a job keeps each cut busy in an iteration."""
-        return self.cuts.crossing(self.between[job], hosts) / np.maximum(self.cuts.all_Bps, 1e-300)
+    def share(self, job: int, hosts: Sequence[int]) -> Floats:
+        """The share of an iteration in which a job keeps each cut busy."""
+        busy_s = self.cuts.crossing(self.between[job], hosts) / np.maximum(self.cuts.all_Bps, 1e-300)
+        return np.asarray(busy_s / self.alone_s[job])
 
-    def cost(self, busy: list[Floats]) -> float:
-        """What a placement costs, from the seconds of ``seconds``: each job's longest cut over its iteration, what
-        shares its cuts beside, and what exceeds them."""
-        if not len(self.cuts.all_Bps):
+    def shares(self, hosts: Hosts) -> Floats:
+        """``share`` of every job (row)."""
+        return np.array([self.share(job, at_hosts) for job, at_hosts in enumerate(hosts)])
+
+    def cost(self, shares: Floats) -> float:
+        """What a placement with these ``shares`` costs: each job's busiest cut, what shares its cuts beside, and what
+        exceeds them."""
+        if not shares.shape[1]:
             return 0.0
         # A job's own cut bounds its pace; what others send over the same cuts delays it; more than all the time is
         # impossible and costs most.
-        shares = np.array([busy_s / alone for busy_s, alone in zip(busy, self.alone_s, strict=True)])
         all_of_it = shares.sum(axis=0)
         alone_share = shares.max(axis=1)
         met = (shares * (all_of_it[None, :] - shares)).max(axis=1)
@@ -105,7 +109,7 @@ class Places:
         result: dict[Hosts, float] = {}
         for hosts in self._drawn(begin, seed, left_s, result):
             if hosts not in result:
-                result[hosts] = self.cost(self.busy(hosts))
+                result[hosts] = self.cost(self.shares(hosts))
                 yield hosts
 
     def _drawn(self, first: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
@@ -120,10 +124,6 @@ class Places:
                 return
             yield self.improved(begin or min(result, key=result.__getitem__), at, left_s)
 
-    def busy(self, hosts: Hosts) -> list[Floats]:
-        """``seconds`` of every job."""
-        return [self.seconds(job, at_hosts) for job, at_hosts in enumerate(hosts)]
-
     def improved(self, hosts: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Hosts:
         """Local search: two places of one job exchanged, or of two jobs that may move, or one with a free host."""
         jobs = self.site.jobs
@@ -134,8 +134,8 @@ class Places:
         occupied = {host for at_hosts in hosts for host in at_hosts}
         free = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
         now = [list(at_hosts) for at_hosts in hosts]
-        busy = self.busy(hosts)
-        cost = self.cost(busy)
+        shares = self.shares(hosts)
+        cost = self.cost(shares)
         for move in range(MOVES * len(able)):
             if move % 64 == 0 and not left_s():
                 break
@@ -152,13 +152,16 @@ class Places:
                 continue
             now[job][a], pool[b] = pool[b], now[job][a]
             # Step 2: cuts are counted again for the jobs that changed; the others keep theirs.
-            changed = {job} if into_free else {job, partner}
-            fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
-            better = self.cost(fresh)
+            changed = [job] if into_free or partner == job else [job, partner]
+            before = shares[changed]
+            for number in changed:
+                shares[number] = self.share(number, now[number])
+            better = self.cost(shares)
             # Step 3: the exchange stays only where the cost falls, so that the search ends in a local minimum.
             if better < cost - 1e-12:
-                busy, cost = fresh, better
+                cost = better
             else:
+                shares[changed] = before
                 now[job][a], pool[b] = pool[b], now[job][a]
         return tuple(tuple(at_hosts) for at_hosts in now)
 

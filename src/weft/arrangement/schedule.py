@@ -133,28 +133,30 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
     costs_by_turns: dict[tuple[int, ...], float] = {}
     every = np.arange(BINS)
     rolled = (every[None, :] - every[:, None]) % BINS
+    # A job's circle matters on the links that it wants, and only beside the jobs that want them, too.
+    wants = np.asarray(wanted.any(axis=2))
+    links = [np.flatnonzero(row) for row in wants]
+    partners = [[at for at in np.flatnonzero(wants[:, links[job]].any(axis=1)) if at != job] for job in range(jobs)]
     for start in range(RESTARTS):
         if start and late():
             break
         turns = np.zeros(jobs, dtype=np.int64) if start == 0 else draw.integers(0, BINS, jobs)
         # Only differences of turns count, so the first job stays.
         turns[0] = 0
-        cost = turned(wanted, turns)
         better = True
         while better and not late():
             better = False
             for job in range(1, jobs):
                 # What the others want stays while this job's circle turns: all of its turns are judged in one go.
-                beside = np.zeros(wanted.shape[1:])
-                for partner in range(jobs):
-                    if partner != job:
-                        beside += np.roll(wanted[partner], int(turns[partner]), axis=1)
-                costs = np.maximum(beside[:, None, :] + wanted[job][:, rolled] - 1.0, 0.0).sum(axis=(0, 2))
+                beside = np.zeros((len(links[job]), BINS))
+                for partner in partners[job]:
+                    beside += wanted[partner][links[job]][:, rolled[turns[partner]]]
+                costs = np.maximum(beside[:, None, :] + wanted[job][links[job]][:, rolled] - 1.0, 0.0).sum(axis=(0, 2))
                 best = int(np.argmin(costs))
                 # The cost falls by more than rounding with every turn, so that the descent ends.
-                if costs[best] < cost - 1e-9:
-                    turns[job], cost, better = best, float(costs[best]), True
-        costs_by_turns[tuple(turns.tolist())] = cost
+                if costs[best] < costs[turns[job]] - 1e-9:
+                    turns[job], better = best, True
+        costs_by_turns[tuple(turns.tolist())] = turned(wanted, turns)
     return [np.array(turns) for turns, _ in sorted(costs_by_turns.items(), key=lambda pair: (pair[1], pair[0]))]
 
 

@@ -25,7 +25,11 @@ from weft.errors import Unsupported
 KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
-"""Share of the budget for the policies that are compared."""
+"""Share of the budget until which layouts of jobs alone are searched."""
+COMPARED_PART = 0.25
+"""Part of what is left then for the policies that are compared."""
+CHOSEN_PART = 0.8
+"""Part of what is left then for placements until the best of them are scheduled in time."""
 PLACED_SHARE = 0.7
 """Share of the budget after which free layouts are searched."""
 VERIFIED_SHARE = 0.5
@@ -125,7 +129,7 @@ class Search:
 
         What needs no search comes first, whatever the budget.
         """
-        hashed, early = policies["hashed"], self._until(ALONE_SHARE)
+        hashed, early = policies["hashed"], self._until(1.0, COMPARED_PART)
         # Policies without a search: hosts in a row, planned routes.  Then offsets and classes for the hosts as given.
         router: Router = "planned" if "planned" in self.site.routers else "ecmp"
         packed = Places.of(clock.site, cuts, clock.templates).packed(hosts)
@@ -152,11 +156,12 @@ class Search:
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
         late, placements, tried = self._until(share), 0, list[Timed]()
-        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(begin, self.seed, self._left(share)):
+        left_s = self._left(share, CHOSEN_PART)
+        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(begin, self.seed, left_s):
             placements += 1
             for router in routers:
-                if late():
-                    return placements
+                if tried and not left_s():
+                    break
                 tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
         # The best placements get offsets, then classes with and without them, and with better classes offsets once
         # more.
@@ -210,20 +215,22 @@ class Search:
     def _done(self) -> bool:
         return self.best is not None and self.best.cost <= self.bound * (1 + DONE)
 
-    def _left(self, share: float) -> Callable[[], float]:
-        """Says how many seconds of a share of the budget are left, beside those for the verification."""
+    def _left(self, share: float, part: float = 1.0) -> Callable[[], float]:
+        """Says how many seconds of a share of the budget are left, beside those for the verification; with ``part``
+        only so much of what is left of it now."""
+        spared_s = (1.0 - part) * self._left(share)() if part < 1.0 else 0.0
 
         def left() -> float:
             used_s = time.process_time() - self.began_s
             if self.spent is not None:
                 self.spent(used_s, self.budget_s)
             # A search that has run out of its share once was cut short, whatever ends it.
-            left_s = max(0.0, share * (self.budget_s - self.reserve_s) - used_s)
+            left_s = max(0.0, share * (self.budget_s - self.reserve_s) - used_s - spared_s)
             self.cut_short |= not left_s
             return left_s
 
         return left
 
-    def _until(self, share: float) -> Callable[[], bool]:
-        left = self._left(share)
+    def _until(self, share: float, part: float = 1.0) -> Callable[[], bool]:
+        left = self._left(share, part)
         return lambda: not left()
