@@ -314,7 +314,7 @@ COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
-of_text("commands.traffic.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
+of_text("commands.route.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
 # The controllers' states
 

@@ -64,8 +64,10 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
+        starting = asyncio.create_task(pool.start())
         yield
-        await asyncio.to_thread(pool.close)
+        starting.cancel()
+        pool.close()
 
     app = Starlette(
         routes=[*_ROUTES, *_page_routes()],
@@ -147,7 +149,7 @@ def _asked(request: Request, page: Page, given: Mapping[str, str]) -> PageReques
 
 def _question(function: Callable[..., Any], asked: PageRequest, page: Page, *more: str) -> Question:
     """The work behind a page or a file: ``function`` takes the fields of the page, and ``more``."""
-    return Question(function, (asked, *more), progress=True, long=page.time_s is not None, time_s=page.time_s)
+    return Question(function, (asked, *more), progress=True, time_s=page.time_s)
 
 
 def _page(page: Page, given: Mapping[str, str], text: str) -> str:
