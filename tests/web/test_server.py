@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 from weft.model.resolve import RecipeChanges
 from weft.web.app import application
 from weft.web.guard import BODY_BYTES, QUERY_BYTES
-from weft.web.texts import Text, Texts, cluster_of_text, job_of_text
+from weft.web.questions import Text, Texts, cluster_of_text, job_of_text
 from weft.web.work import Failure, Pool, Question
 
 

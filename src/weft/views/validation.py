@@ -13,6 +13,7 @@ from weft.interop.kernel_times import Traced
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
+from weft.validation.measured import peak_flops
 from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, headline, rows_grid
@@ -227,10 +228,8 @@ def _machine_verdict(result: Described) -> str:
 
 def _best(result: Described) -> dict[str, float]:
     """The fastest product of each precision, in FLOP/s of a rank."""
-    best: dict[str, float] = {}
-    for product in result.measured.products:
-        best[product.precision] = max(best.get(product.precision, 0.0), product.achieved_flops)
-    return best
+    products = result.measured.products
+    return {product.precision: peak_flops(products, product.precision) for product in products}
 
 
 def _rates(result: Described) -> Table:

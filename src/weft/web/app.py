@@ -30,8 +30,7 @@ from weft.errors import BadInput, WeftError
 from weft.views.html import STATIC, Markup, render, static
 from weft.web.guard import Guard, Refused
 from weft.web.pages import PAGES, PLAN, answer, file
-from weft.web.questions import Page, PageRequest
-from weft.web.texts import Texts
+from weft.web.questions import Page, PageRequest, Texts
 from weft.web.work import Failure, Pool, Question, Ticket
 
 _PROGRESS_S = 0.2
