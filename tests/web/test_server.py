@@ -18,8 +18,7 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 from weft.model.resolve import RecipeChanges
-from weft.web.app import application
-from weft.web.guard import BODY_BYTES, QUERY_BYTES
+from weft.web.app import BODY_BYTES, QUERY_BYTES, application
 from weft.web.questions import Text, Texts, cluster_of_text, job_of_text
 from weft.web.work import Failure, Pool, Question
 

@@ -244,7 +244,7 @@ class Page:
         compute: the result; called in a worker.
         view: the blocks of a view of a result.
         saved: the part of a result that its JSON and CSV files have.
-        files: further ones by name, each by what makes its name, type and content.
+        files: more of them by name, each with a function that gives its name, type and content.
         time_s: limit of the work, where it may take long.
     """
 
