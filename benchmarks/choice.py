@@ -42,9 +42,8 @@ from weft.interop import calculon
 from weft.layout.spec import PipelineSchedule, Recompute
 from weft.model.spec import Attention, FeedForward
 from weft.validation.inputs import Prepared, prepare_all
-from weft.validation.predict import Predictor
 from weft.validation.runs import Run, shipped_runs
-from weft.validation.summary import FamilyChoices, choices
+from weft.validation.summary import FamilyChoices, Predictor, choices
 
 FEWEST = 5
 """Layouts of a sweep."""

@@ -31,8 +31,8 @@ from weft.layout.spec import Layout
 from weft.search.enumeration import STANDARD
 from weft.search.tune import Anchors, LayoutChange, SettingChange, SoftwareChange, Tuning, differences, tune
 from weft.validation.inputs import Prepared, prepare
-from weft.validation.predict import with_stated
 from weft.validation.runs import Run
+from weft.validation.summary import with_stated
 
 FIRST = 3
 NEAR = 0.15

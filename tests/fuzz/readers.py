@@ -314,7 +314,7 @@ COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
-of_text("commands.traffic.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
+of_text("commands.route.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
 # The controllers' states
 
@@ -422,8 +422,8 @@ def calibrations(raw: bytes, folder: Path) -> object:
 
 
 def pasted_cluster(raw: bytes, folder: Path) -> object:
-    texts = called("web.texts.Texts")(folder)
-    return called("web.texts.cluster_of_text")(texts.find("cluster", texts.keep("cluster", decoded(raw))))
+    texts = called("web.questions.Texts")(folder)
+    return called("web.questions.cluster_of_text")(texts.find("cluster", texts.keep("cluster", decoded(raw))))
 
 
 def systems(raw: bytes, folder: Path) -> object:
@@ -457,7 +457,7 @@ of_file("model.huggingface.read_config", "json", configurations, file="config.js
 of_file("model.huggingface.read_config_noted", "json", configurations, file="config.json", stand_in=True)
 of_text("model.catalogue.load", "text", words("gpt2", "llama-3.1-8b", "deepseek-v3"))
 of_text("model.resolve.config_job", "json", configurations, where="given")
-add("web.texts.Texts.find web.texts.cluster_of_text", pasted_cluster, "toml", CLUSTERS)
+add("web.questions.Texts.find web.questions.cluster_of_text", pasted_cluster, "toml", CLUSTERS)
 add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", *scripts()])
 of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)

@@ -15,10 +15,8 @@ from weft.cluster import read_calibration, resolve
 from weft.errors import BadInput
 from weft.interop.fabric_files import read_fabric
 from weft.interop.launch import read_run
-from weft.validation.inputs import Skipped
-from weft.validation.predict import Predictions
-from weft.validation.runs import read_runs
-from weft.validation.summary import validation
+from weft.validation.runs import Skipped, read_runs
+from weft.validation.summary import Predictions, validation
 
 
 @pytest.fixture(autouse=True)

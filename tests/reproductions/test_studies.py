@@ -10,8 +10,8 @@ import pytest
 
 from weft.cluster.calibration import calibration
 from weft.validation.inputs import Prepared, prepare_all
-from weft.validation.predict import Predictor
 from weft.validation.runs import shipped_runs
+from weft.validation.summary import Predictor
 
 
 @pytest.mark.slow

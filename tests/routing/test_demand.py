@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from weft.commands.traffic import TrafficOptions, traffic_of
+from weft.commands.route import TrafficOptions, traffic_of
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.routing.demand import FlowRecords, recognised

@@ -14,7 +14,7 @@ from ranks import grid_of  # noqa: E402
 from test_training import session  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from weft.commands.traffic import measured  # noqa: E402
+from weft.commands.route import measured  # noqa: E402
 from weft.fabric.families import clos  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 

@@ -17,9 +17,8 @@ import pytest
 from weft.errors import BadInput
 from weft.studies.result import Sweep
 from weft.studies.run import FILE, StudyRun, StudyState
-from weft.studies.runners import Here, Processes, Runner
+from weft.studies.runners import Answer, Here, PointBatch, Processes, Runner, answer
 from weft.studies.study import Points, study_from_dict
-from weft.studies.work import Answer, PointBatch, answer
 
 FOLDER = Path(__file__).parent
 

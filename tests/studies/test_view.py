@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
-from weft.studies.result import chosen, filtered
+from weft.studies.result import column_of, filtered
 from weft.studies.run import StudyState
 
 COLUMNS = ("usd", "name", "failed")
@@ -31,9 +31,9 @@ def test_filters() -> None:
 
 
 def test_columns_are_known() -> None:
-    assert chosen("usd, name", COLUMNS, "--columns") == ["usd", "name"]
+    assert column_of(" name", COLUMNS, "--x") == "name"
     with pytest.raises(BadInput, match="did you mean name"):
-        chosen("nam", COLUMNS, "--columns")
+        column_of("nam", COLUMNS, "--x")
 
 
 def test_what_a_state_lacks_is_counted(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from weft.cluster.calibration import calibration_from, constants
 from weft.validation.fit import BETWEEN, SPREADS, Parameter, _jobs, fit, fitted_parameters, kind_of, prior_tables
 from weft.validation.inputs import prepare
-from weft.validation.predict import Predictor
+from weft.validation.summary import Predictor
 
 SHAPES = ((2048, 16, 8), (4096, 32, 16), (6144, 64, 24))
 GEMM = Parameter(table="a100", constant="gemm_efficiency")

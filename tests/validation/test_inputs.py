@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from weft.validation.inputs import Prepared, Skipped, machine, named_accelerator, prepare, shape
+from weft.validation.inputs import Prepared, machine, named_accelerator, prepare, shape
+from weft.validation.runs import Skipped
 
 
 def prepared(run) -> Prepared:

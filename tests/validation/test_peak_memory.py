@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from weft.validation.inputs import GIB, Prepared, prepare
-from weft.validation.predict import Predictor
 from weft.validation.runs import Run, shipped_runs
+from weft.validation.summary import Predictor
 
 RUNS: Mapping[str, Run] = {run.name: run for run in shipped_runs() if isinstance(run, Run)}
 TORCHTITAN = [

@@ -8,7 +8,7 @@ import pytest
 from weft.cluster.calibration import calibration
 from weft.estimation import estimate
 from weft.validation.inputs import prepare
-from weft.validation.predict import Predictor
+from weft.validation.summary import Predictor
 
 
 @pytest.fixture

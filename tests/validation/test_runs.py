@@ -6,12 +6,12 @@ import pytest
 
 from weft.cluster.calibration import stack_names
 from weft.errors import BadInput
-from weft.validation.runs import Run, Unparsed, baseline_warning, read_runs, recognise, shipped_runs, stacks
+from weft.validation.runs import Run, Skipped, baseline_warning, read_runs, recognise, shipped_runs, stacks
 
 HEADER = "id,family,model,gpu,gpus,seq,mfu,sequence_parallel,measured_iter_s,notes,unheard_of"
 
 
-def read(folder: Path, *lines: str, header: str = HEADER, prefix: str = "") -> tuple[Run | Unparsed, ...]:
+def read(folder: Path, *lines: str, header: str = HEADER, prefix: str = "") -> tuple[Run | Skipped, ...]:
     file = folder / "runs.csv"
     file.write_text(prefix + "\n".join([header, *lines]) + "\n", encoding="utf-8")
     return read_runs(str(file))
@@ -57,7 +57,7 @@ def test_shares_and_percentages(tmp_path: Path, text: str, share: float) -> None
 def test_broken_rows_are_kept_with_their_reason(tmp_path: Path, row: str, reason: str) -> None:
     good = "b,f,GPT,A100,8,2048,0.4,1,1.5,,"
     broken, run = read(tmp_path, row, good)
-    assert isinstance(broken, Unparsed)
+    assert isinstance(broken, Skipped)
     assert isinstance(run, Run)
     assert broken.name == "a"
     assert broken.family == "f"
@@ -80,7 +80,7 @@ def test_a_second_run_of_an_id_is_left_out(tmp_path: Path) -> None:
     first, other, again = read(tmp_path, *(f"{name},f,GPT,A100,8,2048,0.4,1,1.5,," for name in ("a", "b", "a")))
     assert isinstance(first, Run)
     assert isinstance(other, Run)
-    assert again == Unparsed(name="a", family="f", reason="another run has its id (line 2)")
+    assert again == Skipped(name="a", family="f", reason="unreadable: another run has its id (line 2)")
     assert all(isinstance(run, Run) for run in read(tmp_path, *[",f,GPT,A100,8,2048,0.4,1,1.5,,"] * 2))
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.validation.inputs import prepare_all
-from weft.validation.predict import Predictions
-from weft.validation.runs import Unparsed
-from weft.validation.summary import spearman, validation
+from weft.validation.runs import Skipped
+from weft.validation.summary import Predictions, spearman, validation
 
 
 def brute_force(first: list[int], second: list[int]) -> float:
@@ -42,7 +41,7 @@ def judged(make):
         make(id="b", family="one", measured_iter_s=2.0),
         make(id="c", family="two", measured_iter_s=4.0, peak_memory_gib=10.0),
         make(id="d", family="two", gpu="Abacus"),
-        Unparsed(name="e", family="three", reason="gpus = 'x' is not a number"),
+        Skipped(name="e", family="three", reason="unreadable: gpus = 'x' is not a number"),
     ]
     predicted = Predictions(seconds=np.array([1.1, 1.6, 6.0]), memory_bytes=np.array([1.0, 1.0, 11 * 2.0**30]))
     return validation(prepare_all(rows), predicted)

@@ -16,8 +16,9 @@ from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Task, Workload, dlrm
 from weft.simulation.workload import WorkloadResult, run_policies
-from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view, write_schedule_timeline
-from weft.views.simulation import workload_view, write_workload_timeline
+from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_timeline, schedule_view
+from weft.views.files import write_trace
+from weft.views.simulation import workload_timeline, workload_view
 from weft.views.terminal import print_blocks
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
@@ -144,7 +145,7 @@ def test_json_is_complete():
 def test_a_timeline_has_every_stage(tmp_path):
     one = outcome(policy="themis", chunks=4)
     path = tmp_path / "trace.pftrace"
-    write_schedule_timeline(str(path), one.timed)
+    write_trace(str(path), schedule_timeline(one.timed))
     data = path.read_bytes()
     for chunk in range(4):
         for stage in ("reduce-scatter", "all-gather"):
@@ -152,7 +153,7 @@ def test_a_timeline_has_every_stage(tmp_path):
     assert b"dimension 1 (switch 4)" in data
     assert b"dimension 2 (ring 4)" in data
     with pytest.raises(BadInput, match="written"):
-        write_schedule_timeline(str(tmp_path / "none" / "x"), one.timed)
+        write_trace(str(tmp_path / "none" / "x"), schedule_timeline(one.timed))
 
 
 # Iterations -------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_a_workload_without_work_has_a_table():
 
 def test_a_timeline_of_an_iteration(tmp_path):
     path = tmp_path / "trace.pftrace"
-    write_workload_timeline(str(path), runs(dlrm(), network(NARROW))["weft"])
+    write_trace(str(path), workload_timeline(runs(dlrm(), network(NARROW))["weft"]))
     data = path.read_bytes()
     for task in dlrm().tasks:
         assert task.name.encode() in data

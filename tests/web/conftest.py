@@ -43,8 +43,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         from starlette.testclient import TestClient
     from weft.web.app import application
-    from weft.web.work import Limits, Pool
+    from weft.web.work import Pool
 
-    pool = Pool(Limits(time_s=120))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
+    with TestClient(application(Pool(time_s=120), tmp_path_factory.mktemp("state"), ["testserver"])) as made:
+        yield made

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import operator
+import os
 import time
 import warnings
 
@@ -17,27 +18,34 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 from weft.model.resolve import RecipeChanges
-from weft.web.app import application
-from weft.web.guard import BODY_BYTES, QUERY_BYTES
-from weft.web.texts import Text, Texts, cluster_of_text, job_of_text
-from weft.web.work import Failure, Limits, Pool, Question
+from weft.web.app import BODY_BYTES, QUERY_BYTES, application
+from weft.web.questions import Text, Texts, cluster_of_text, job_of_text
+from weft.web.work import Failure, Pool, Question
 
 
 @pytest.fixture(scope="module")
-def pool():
-    made = Pool(Limits(time_s=30))
-    yield made
-    made.close()
+def client(tmp_path_factory):
+    with TestClient(application(Pool(time_s=30), tmp_path_factory.mktemp("state"), ["testserver"])) as made:
+        yield made
 
 
-@pytest.fixture
-def client(pool, tmp_path):
-    return TestClient(application(pool, tmp_path, ["testserver"]))
+def with_pool(check):
+    """Run a check of a pool in an event loop."""
+
+    async def run():
+        pool = Pool(time_s=30)
+        await pool.start()
+        try:
+            await check(pool)
+        finally:
+            pool.close()
+
+    asyncio.run(run())
 
 
-def end_of(ticket):
+async def end_of(ticket):
     """The answer of a ticket, or the code of its failure."""
-    assert asyncio.run(ticket.wait(30))
+    assert await ticket.wait(30)
     try:
         return ticket.result()
     except Failure as failure:
@@ -114,40 +122,54 @@ def test_pasted_texts_are_kept_by_their_content(tmp_path):
             texts.keep("model", odd)
 
 
-def test_work_ends_with_an_answer_or_says_why_not(pool):
-    assert end_of(pool.ask(Question(operator.add, (1, 2)))) == 3
-    assert end_of(pool.ask(Question(operator.truediv, (1, 0)))) == "bug"
-    assert end_of(pool.ask(Question(time.sleep, (60,), time_s=0.5))) == "time"
-    assert end_of(pool.ask(Question(operator.mul, (b"x", 10**10)))) == "memory"
-    assert end_of(pool.ask(Question(operator.add, (3, 4)))) == 7
+def test_work_ends_with_an_answer_or_says_why_not():
+    async def check(pool):
+        assert await end_of(pool.ask(Question(operator.add, (1, 2)))) == 3
+        assert await end_of(pool.ask(Question(operator.truediv, (1, 0)))) == "bug"
+        assert await end_of(pool.ask(Question(time.sleep, (60,), time_s=0.5))) == "time"
+        assert await end_of(pool.ask(Question(operator.mul, (b"x", 10**10)))) == "memory"
+        assert await end_of(pool.ask(Question(os._exit, (1,)))) == "memory"
+        assert await end_of(pool.ask(Question(operator.add, (3, 4)))) == 7
+
+    with_pool(check)
 
 
-def test_equal_questions_share_an_answer(pool):
-    tickets = [pool.ask(Question(time.monotonic, ())) for _ in range(20)]
-    assert len({end_of(one) for one in tickets}) == 1
+def test_equal_questions_share_an_answer():
+    async def check(pool):
+        tickets = [pool.ask(Question(time.monotonic, ())) for _ in range(20)]
+        assert len({await end_of(one) for one in tickets}) == 1
+
+    with_pool(check)
 
 
-def test_work_is_cancelled(pool):
-    asked = pool.ask(Question(time.sleep, (61,)))
-    asked.cancel()
-    assert end_of(asked) == "cancelled"
-    left = pool.ask(Question(time.sleep, (62,)))
-    again = pool.ask(Question(time.sleep, (62,)))
-    left.close()
-    assert not again.done
-    again.close()
-    assert end_of(again) == "cancelled"
+def test_work_is_cancelled():
+    async def check(pool):
+        asked = pool.ask(Question(time.sleep, (61,)))
+        asked.cancel()
+        assert await end_of(asked) == "cancelled"
+        left = pool.ask(Question(time.sleep, (62,)))
+        again = pool.ask(Question(time.sleep, (62,)))
+        assert not await again.wait(0.2)
+        left.close()
+        assert not again.done
+        again.close()
+        assert await end_of(again) == "cancelled"
+
+    with_pool(check)
+
+
+def test_long_work_leaves_a_process_for_others():
+    async def check(pool):
+        long = [pool.ask(Question(time.sleep, (70 + i,), time_s=90.0)) for i in range(3)]
+        assert await end_of(pool.ask(Question(operator.add, (5, 6)))) == 11
+        for one in long:
+            one.cancel()
+            assert await end_of(one) == "cancelled"
+
+    with_pool(check)
 
 
 def test_a_field_cannot_say_where_the_answer_goes(client, monkeypatch):
     monkeypatch.setattr("weft.web.app.AT_ONCE_S", 0.0)
     page = client.get("/plan?model=gpt2-124m&cluster=h100-8&fix=a%1Eanswer%1Eb").text
     assert page.index("</form>") < page.index('role="alert"') < page.index("</main>")
-
-
-def test_long_work_leaves_a_process_for_others(pool):
-    long = [pool.ask(Question(time.sleep, (70 + i,), long=True)) for i in range(3)]
-    assert end_of(pool.ask(Question(operator.add, (5, 6)))) == 11
-    for one in long:
-        one.cancel()
-        assert end_of(one) == "cancelled"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, chart_option, console, deliver, file_option, report
+from weft.commands.output import Output, chart_option, deliver, file_option, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
 from weft.units import parse_seconds
@@ -100,7 +100,9 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     \b
     weft arrange examples/site.toml -o arranged.json
     """
-    screen = console(error=True)
+    from weft.views.terminal import terminal
+
+    screen = terminal(error=True)
 
     def progress(value: float, bound: float) -> None:
         if screen.is_terminal:

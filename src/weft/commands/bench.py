@@ -15,7 +15,7 @@ import weft
 from weft.cluster.calibration import write_calibration
 from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, command
-from weft.commands.options import Options, option, options_of
+from weft.commands.options import Options, option, refuse_beside
 from weft.commands.output import Output, Progress, deliver, file_option, report, show
 from weft.errors import BadInput, UnknownName
 from weft.layout import Layout
@@ -90,7 +90,12 @@ def run_command(options: BenchOptions, out: BenchOutput) -> None:
     if options.trace is not None:
         _read_trace(options, out, options.trace)
         return
-    layout = _layout(options)
+    if options.layout is not None:
+        layout = parse_layout(options.layout).complete(options.ranks)
+    elif options.ranks is not None:
+        layout = Layout(data=options.ranks)
+    else:
+        raise BadInput("--layout or --ranks is missing", where="bench", remedy="give --ranks 2 or --layout tp=2,dp=2")
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
 
@@ -118,10 +123,7 @@ def _read_trace(options: BenchOptions, out: BenchOutput, path: str) -> None:
     from weft.interop.kernel_times import read_kernel_times
     from weft.views.validation import traced_view
 
-    for record, taken in ((options, ("trace",)), (out, ("calibration_output", "form", "wide"))):
-        for choice in options_of(type(record)):
-            if choice.name not in taken and getattr(record, choice.name) != choice.default:
-                raise BadInput("has no effect with --trace", where=choice.flags[-1], remedy="drop one of them")
+    refuse_beside("--trace", {options: ("trace",), out: ("calibration_output", "form", "wide")})
     result = read_kernel_times(path)
     if out.form == "json":
         click.echo(result.to_json(), nl=False)
@@ -129,14 +131,6 @@ def _read_trace(options: BenchOptions, out: BenchOutput, path: str) -> None:
         show(traced_view(result), None, wide=out.wide)
     if out.calibration_output is not None:
         deliver(result.to_toml(), out.calibration_output)
-
-
-def _layout(options: BenchOptions) -> Layout:
-    if options.layout is not None:
-        return parse_layout(options.layout).complete(options.ranks)
-    if options.ranks is None:
-        raise BadInput("--layout or --ranks is missing", where="bench", remedy="give --ranks 2 or --layout tp=2,dp=2")
-    return Layout(data=options.ranks)
 
 
 def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
@@ -173,31 +167,25 @@ def _size(text: str) -> int:
 
 
 def _deliver(result: Described, out: BenchOutput) -> None:
-    from weft.views.validation import described_view
+    """Write the files that plans read, and show what was measured."""
+    from weft.cluster.files import read_cluster
+    from weft.views.validation import cluster_file, described_view
 
-    _write(result, out.output, out.calibration_output)
+    constants = out.calibration_output
+    if out.output is not None:
+        text = cluster_file(result, constants=constants)
+        read_cluster(text, where=out.output)  # nothing is written that cannot be read
+        deliver(text, out.output)
+    if constants is not None:
+        source = f"weft bench on {result.cluster.name}"
+        deliver(write_calibration(result.constants, source=source, measured=result.by_shape()), constants)
     if out.form == "json":
         click.echo(result.to_json(), nl=False)
     else:
         show(described_view(result, verbose=out.verbose), None, wide=out.wide)
     if out.output is not None:
-        constants = out.calibration_output
         more = "" if constants is None else f" --calibration {constants}"
         click.echo(f"Next: weft plan MODEL {out.output}{more}", err=True)
-
-
-def _write(result: Described, cluster: str | None, constants: str | None) -> None:
-    """Write the files that plans read, once the cluster has proved readable."""
-    from weft.cluster.files import read_cluster
-    from weft.views.validation import cluster_file
-
-    if cluster is not None:
-        text = cluster_file(result, constants=constants)
-        read_cluster(text, where=cluster)
-        deliver(text, cluster)
-    if constants is not None:
-        source = f"weft bench on {result.cluster.name}"
-        deliver(write_calibration(result.constants, source=source, measured=result.by_shape()), constants)
 
 
 # The runtime checked ------------------------------------------------------------------------------------
@@ -243,6 +231,8 @@ class Selftest(Result):
 
 def selftest(options: SelftestOptions) -> Selftest:
     """Check the runtime on every grid of this machine's ranks."""
+    import torch
+
     from weft.runtime.measure.selftest import (
         environment_facts,
         layouts,
@@ -251,6 +241,7 @@ def selftest(options: SelftestOptions) -> Selftest:
         selftest_rank,
         timed_job,
     )
+    from weft.runtime.measure.timing import accelerator_of
     from weft.runtime.run.ranks import gpus, run_ranks
 
     device = "cuda" if options.gpu else "cpu"
@@ -263,25 +254,16 @@ def selftest(options: SelftestOptions) -> Selftest:
         raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
     every = layouts(ranks, timed_job(device).recipe.global_batch)
     tensor = [layout for layout in every if device == "cuda" and layout.x * layout.y > 1]
+    chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None  # None also: not known
     findings: list[SelftestFinding] = []
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder) / "findings.json"
         for grids in (tensor, [layout for layout in every if layout not in tensor]):  # GPUs are set up for either
             if grids:
-                estimated = [_estimated_bytes(layout, device) for layout in grids]
+                estimated = [None if chip is None else estimated_bytes(layout, chip.name, device) for layout in grids]
                 run_ranks(selftest_rank, (str(path), device, STEPS, grids, estimated), ranks, device, None, grids[0])
                 findings += read_findings(path)
     return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=tuple(findings))
-
-
-def _estimated_bytes(layout: Layout, device: str) -> float | None:
-    """Peak memory of the fullest rank on this machine's GPUs; None where the catalogue does not have them."""
-    import torch
-
-    from weft.runtime.measure.timing import accelerator_of
-
-    chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None
-    return None if chip is None else estimated_bytes(layout, chip.name, device)
 
 
 def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:

@@ -136,16 +136,8 @@ def _of_result(result: Plan | EstimateReport, label: str) -> Side:
             constants=constants_of(usual, result.cluster, result.job),
             stack=stack_of(usual, result.job, result.cluster),
         )
-    return Side(
-        label=label,
-        job=result.job,
-        cluster=result.cluster,
-        estimate=result.best,
-        constants=result.constants,
-        stack=result.stack,
-        fabric=getattr(result, "fabric", None),
-        simulated_s=result.ranked[0].simulated_s,
-    )
+    fabric, simulated_s = getattr(result, "fabric", None), result.ranked[0].simulated_s
+    return Side.of_plan(result, label, result.best, fabric=fabric, simulated_s=simulated_s)
 
 
 def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:

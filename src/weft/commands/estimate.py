@@ -123,7 +123,6 @@ def run_subject(
         cluster = f"{os.fspath(cluster)}:{stated}"
     where = cluster_of(cluster)
     run = read_run(path, world=where.count, vocab=vocab)
-    stated = stated_world(path)
     changes = run.changes() | recipe.changes()
     if model is not None:
         own = job_of(model, RecipeOptions(), where.count)

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import click
@@ -52,9 +51,9 @@ def info_command(ctx: click.Context, topic: str, name: str | None, wide: bool) -
         return
     if name is not None:
         raise BadInput(f"takes no name, {name[:40]!r} was given", where="weft info install", remedy="drop it")
-    result = installation()
-    print_blocks(installation_view(result), wide=wide)
-    ctx.exit(0 if result.ok else 1)
+    blocks, right = installation()
+    print_blocks(blocks, wide=wide)
+    ctx.exit(0 if right else 1)
 
 
 def _models(word: str | None) -> Iterator[Block]:
@@ -201,45 +200,11 @@ class Check:
     answer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
-    """Versions by package (None: missing), the folder of compiled kernels (None: none), and the checks."""
-
-    packages: dict[str, str | None]
-    kernels: Path | None
-    checks: tuple[Check, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Every needed package is installed, and every check holds."""
-        return all(self.packages[name] for name in NEEDED) and all(check.holds for check in self.checks)
-
-    def lacks(self, extra: str) -> bool:
-        """Whether a package of an extra is missing."""
-        return not all(self.packages[name] for name in EXTRAS[extra][1])
-
-
-def installation() -> Installation:
-    """Look at packages and the kernels' folder, and run the checks."""
-    names = {*NEEDED, *(name for _, packages in EXTRAS.values() for name in packages)}
-    checks = tuple(checked(name, run) for name, run in CHECKS.items())
-    return Installation(packages={name: version(name) for name in sorted(names)}, kernels=_kernels(), checks=checks)
-
-
 def version(package: str) -> str | None:
     """The version of a package; None where it is missing."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
-
-
-def _kernels() -> Path | None:
-    from weft.solvers._jit import cache_folder
-
-    try:
-        return cache_folder()
-    except ImportError:
         return None
 
 
@@ -286,29 +251,44 @@ def _simulate() -> tuple[bool, str]:
 CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate": _simulate}
 
 
-def installation_view(result: Installation) -> Iterator[Block]:
-    """The installation for people."""
-    missing = [name for name in NEEDED if not result.packages[name]]
-    failed = sum(not check.holds for check in result.checks)
+def installation() -> tuple[list[Block], bool]:
+    """Look at packages and the kernels' folder, and run the checks; what is shown, and whether all is right."""
+    names = {*NEEDED, *(name for _, packages in EXTRAS.values() for name in packages)}
+    versions = {name: version(name) for name in names}
+    checks = [checked(name, run) for name, run in CHECKS.items()]
+    missing = [name for name in NEEDED if not versions[name]]
+    passed = sum(check.holds for check in checks)
+    right = not missing and passed == len(checks)
     problem = f"missing: {', '.join(missing)}; " if missing else ""
-    passed = f"{len(result.checks) - failed} of {counted(len(result.checks), 'check')} passed"
-    state = "is installed correctly" if result.ok else "is NOT installed correctly"
-    yield Paragraph(f"Weft {weft.__version__} {state}: {problem}{passed}", style="bold")
-    yield Heading("Extras")
-    states = [f"pip install 'weft[{name}]'" if result.lacks(name) else "installed" for name in EXTRAS]
-    extras = [(name, serves, state) for (name, (serves, _)), state in zip(EXTRAS.items(), states, strict=True)]
-    yield rows_grid(("extra", "needed by", ""), extras, left=("extra", "needed by", ""))
-    yield Heading("Checks")
-    checks = [("passed" if check.holds else "FAILED", check.name, check.answer) for check in result.checks]
-    yield rows_grid(("", "check", "answer"), checks, left=("", "check", "answer"))
+    state = "is installed correctly" if right else "is NOT installed correctly"
+    words = f"{state}: {problem}{passed} of {counted(len(checks), 'check')} passed"
+    extras = [
+        (extra, serves, "installed" if all(versions[name] for name in packages) else f"pip install 'weft[{extra}]'")
+        for extra, (serves, packages) in EXTRAS.items()
+    ]
+    rows = [("passed" if check.holds else "FAILED", check.name, check.answer) for check in checks]
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    versions = ", ".join(f"{name} {result.packages[name] or 'MISSING'}" for name in NEEDED)
-    yield Paragraph(f"{machine}; {versions}", indent=2, hang=2)
-    yield Paragraph(f"Compiled kernels: {_kernel_files(result.kernels)}", indent=2, hang=2)
+    shown = ", ".join(f"{name} {versions[name] or 'MISSING'}" for name in NEEDED)
+    blocks: list[Block] = [
+        Paragraph(f"Weft {weft.__version__} {words}", style="bold"),
+        Heading("Extras"),
+        rows_grid(("extra", "needed by", ""), extras, left=("extra", "needed by", "")),
+        Heading("Checks"),
+        rows_grid(("", "check", "answer"), rows, left=("", "check", "answer")),
+        Paragraph(f"{machine}; {shown}", indent=2, hang=2),
+        Paragraph(f"Compiled kernels: {_kernel_files()}", indent=2, hang=2),
+    ]
+    return blocks, right
 
 
-def _kernel_files(folder: Path | None) -> str:
+def _kernel_files() -> str:
     """Number, size and folder of the compiled kernels."""
+    from weft.solvers._jit import cache_folder
+
+    try:
+        folder = cache_folder()
+    except ImportError:
+        folder = None
     if folder is None:
         return "no folder is writable, so that every run compiles them again"
     sizes = [path.stat().st_size for path in folder.rglob("*.nbc")]

@@ -106,7 +106,9 @@ def is_file(name: str | os.PathLike[str]) -> bool:
     return (bool(Path(name).suffix) and not str(name).endswith(":1")) or os.path.exists(name)
 
 
-def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int = RadixOptions.radix) -> Fabric:
+def fabric_of(
+    fabric: FabricSource | None, cluster: Cluster | None, radix: int = RadixOptions.radix, files: Options = _AS_IT_IS
+) -> Fabric:
     """A fabric, that of a file, or a kind built for the cluster (its default kind without a name)."""
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster
@@ -115,7 +117,8 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int =
         return fabric
     name = None if fabric is None else path_of(fabric, "--fabric")
     if name is not None and is_file(name):
-        return fabric_file(name, cluster=cluster)
+        return fabric_file(name, files, cluster=cluster)
+    needs_a_file(files)
     if cluster is None:
         raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="add it, or give a fabric file")
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
@@ -138,8 +141,9 @@ def network_of(
         return network, ""
     if kind is not None and is_file(kind):
         return fabric_file(kind, files), ""
-    if kind is None and not isinstance(network, Cluster) and _is_fabric(path_of(network, "CLUSTER")):
-        return fabric_file(network, files), ""
+    path = "" if kind is not None or isinstance(network, Cluster) else path_of(network, "CLUSTER")
+    if os.path.isfile(path) and (Path(path).suffix != ".toml" or "weft.fabric/" in read_text(path, where=path)):
+        return fabric_file(path, files), ""
     cluster = cluster_of(network)
     needs_a_file(files)
     name = kind or default_kind(cluster)
@@ -155,13 +159,6 @@ def needs_a_file(files: Options) -> None:
                 where=one.flags[0],
                 remedy="drop it, or give a fabric file",
             )
-
-
-def _is_fabric(name: str) -> bool:
-    """Whether a name is a file of a fabric, not of a cluster."""
-    if not os.path.isfile(name):
-        return False
-    return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
 
 
 def fabric_file(

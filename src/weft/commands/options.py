@@ -217,6 +217,14 @@ def given_options(
     return record(**given)
 
 
+def refuse_beside(flag: str, records: Mapping[Options, tuple[str, ...]]) -> None:
+    """Refuse options of records that have no effect beside ``flag``: all but those named that are set."""
+    for record, taken in records.items():
+        for choice in options_of(type(record)):
+            if choice.name not in taken and getattr(record, choice.name) != choice.default:
+                raise BadInput(f"has no effect with {flag}", where=choice.flags[-1], remedy="drop one of them")
+
+
 def verb(record: type[Options]) -> Callable[[_Function], _Function]:
     """Give a function with ``options`` and ``**given`` the signature and the documentation of its record."""
 

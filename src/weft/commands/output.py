@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -20,19 +20,10 @@ from weft.files import write_text, writing
 from weft.results import Result, columns_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf")
-
-
-def console(*, error: bool = False) -> Console:
-    """A console that does not wrap below 100 columns when piped."""
-    from weft.views.terminal import terminal
-
-    return terminal(error=error)
 
 
 def deliver(text: str, output: str | None) -> None:
@@ -52,10 +43,7 @@ def tell_of_compiling() -> None:
 
 def check_chart(path: str, option: str) -> None:
     """Refuse a chart that cannot be drawn or written before anything runs."""
-    if Path(path).suffix.lower() not in CHARTS:
-        known = f"{', '.join(CHARTS[:-1])} or {CHARTS[-1]}"
-        raise BadInput(f"{path!r} does not end in {known}", where=option, remedy="name it like chart.svg")
-    check_file(path, option)
+    check_named(path, option, CHARTS, "chart.svg")
     if find_spec("altair") is None or find_spec("vl_convert") is None:
         raise MissingExtra(option, "plot")
 
@@ -83,11 +71,19 @@ def check_file(path: str, option: str) -> None:
         raise BadInput("is a folder", where=where, remedy="name a file in it")
 
 
+def check_named(path: str, option: str, endings: Sequence[str], example: str) -> str:
+    """Refuse a file whose name does not end in one of ``endings``, or that cannot be written; the ending."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise BadInput(f"{path!r} does not end in {known}", where=option, remedy=f"name it like {example}")
+    check_file(path, option)
+    return ending
+
+
 def check_picture(path: str, option: str) -> None:
     """Refuse a picture that is no SVG, or has no folder, before anything runs."""
-    if Path(path).suffix.lower() != ".svg":
-        raise BadInput(f"{path!r} does not end in .svg", where=option, remedy="name it like picture.svg")
-    check_file(path, option)
+    check_named(path, option, (".svg",), "picture.svg")
 
 
 def chart_option(what: str, *flags: str) -> Any:
@@ -110,7 +106,9 @@ class Progress:
     def __enter__(self) -> Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        shown = console(error=True)
+        from weft.views.terminal import terminal
+
+        shown = terminal(error=True)
         self.bar = Progress(
             TextColumn(self.words),
             BarColumn(),
@@ -216,9 +214,9 @@ def report(
         if out.form == "table":
             show(view, out.output, wide=out.wide)
         else:
-            from weft.views.terminal import print_blocks
+            from weft.views.terminal import print_blocks, terminal
 
-            print_blocks(islice(view, 1), console(error=True))
+            print_blocks(islice(view, 1), terminal(error=True))
     if drawn and (path := getattr(out, "chart", None)) is not None:
         deliver_chart((chart or result.chart)(), path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -240,25 +241,23 @@ def cluster_at(values: Mapping[str, Value]) -> Cluster:
     return _cluster(_some(values, _cluster_columns()))
 
 
-_Items = tuple[tuple[str, Value], ...]
+_Items = tuple[tuple[str, Value, float], ...]
 
 
 def _some(values: Mapping[str, Value], names: tuple[str, ...]) -> _Items:
     """Some values of a point as a key of caches, with the times at which files among them were written."""
-    result = tuple((name, values[name]) for name in names if name in values)
-    stamps = ((f"{name} written", _written(str(value))) for name, value in result if name in ("model", "cluster"))
-    return result + tuple((name, stamp) for name, stamp in stamps if stamp)
+    return tuple((name, values[name], _written(name, values[name])) for name in names if name in values)
 
 
-def _written(name: str) -> int:
+def _written(name: str, value: Value) -> float:
     try:
-        return os.stat(name).st_mtime_ns
+        return os.path.getmtime(str(value)) if name in ("model", "cluster") else 0.0
     except (OSError, ValueError):
-        return 0
+        return 0.0
 
 
-def _without_stamps(items: _Items) -> dict[str, Any]:
-    return {name: value for name, value in items if not name.endswith(" written")}
+def _values(items: _Items) -> dict[str, Any]:
+    return {name: value for name, value, _ in items}
 
 
 @cache
@@ -268,13 +267,13 @@ def _cluster_columns() -> tuple[str, ...]:
 
 @lru_cache(_CACHED)
 def _job(items: _Items, accelerators: int) -> Job:
-    values = _without_stamps(items)
+    values = _values(items)
     return job_of(values.pop("model"), ModelOptions(**values), accelerators)
 
 
 @lru_cache(_CACHED)
 def _cluster(items: _Items) -> Cluster:
-    values = _without_stamps(items)
+    values = _values(items)
     name, count = values.pop("cluster"), values.pop("count", None)
     oversubscription = values.pop("oversubscription", None)
     latencies = {name.removesuffix("_latency_s"): values.pop(name, None) for name in _LATENCIES.values()}
@@ -294,7 +293,7 @@ def _cluster(items: _Items) -> Cluster:
 
 @lru_cache(_CACHED)
 def _planned(items: _Items) -> Any:
-    values = _without_stamps(items)
+    values = _values(items)
     software = {"stack": values["stack"]} if "stack" in values else {}
     cluster = cluster_at(values)
     return plan(job_at(values, cluster.count), cluster, top=1, **software).best.layout
@@ -308,21 +307,12 @@ def _option(option: Option, value: Any, where: str) -> Value:
         value = parse_count(value, where)
     elif option.kind == "flag":
         value = {"true": True, "false": False}.get(str(value).lower(), value)
-    result = _placed(option.checked, value, where)
+    result = option.checked(value)
     if isinstance(result, tuple):
         result = result[0]
     if not isinstance(result, str | int | float):
         raise BadInput(f"{str(value)[:60]!r} cannot be used", where=where, remedy="give a name or a number")
     return result
-
-
-def _placed(read: Callable[[Any], Any], value: Any, where: str) -> Any:
-    """A parsed value; errors name its place in the study."""
-    try:
-        return read(value)
-    except BadInput as error:
-        error.where = where
-        raise
 
 
 def _text(value: Any, where: str) -> str:
@@ -332,17 +322,15 @@ def _text(value: Any, where: str) -> str:
 
 
 def _model(value: Any, where: str) -> str:
-    try:
-        _placed(lambda name: job_at({"model": name}), _text(value, where), where)
-    except Unsupported:
-        return str(value)  # perhaps with --as; else the row says why
+    with suppress(Unsupported):  # perhaps it is not, with --as; else the row says why
+        job_at({"model": _text(value, where)})
     return str(value)
 
 
 def _cluster_name(value: Any, where: str) -> str:
     name = _text(value, where)
     try:
-        _placed(cluster_of, name, where)
+        cluster_of(name)
     except BadInput as error:
         if isinstance(error, UnknownName) or is_file(name):
             raise
@@ -351,13 +339,13 @@ def _cluster_name(value: Any, where: str) -> str:
 
 def _layout(value: Any, where: str) -> str:
     if value != PLANNED:
-        _placed(parse_layout, _text(value, where), where)
+        parse_layout(_text(value, where))
     return str(value)
 
 
 def _fabric(value: Any, where: str) -> str:
     if not is_file(_text(value, where)):
-        _placed(check_kinds, (value,), where)
+        check_kinds((value,))
     return str(value)
 
 

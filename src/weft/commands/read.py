@@ -42,7 +42,9 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport | Arrangement:
 
     where = os.fspath(path)
     document = _document(path, where)
-    schema = _field(document, "schema", where)
+    if "schema" not in document:
+        raise BadInput("schema is missing", where=where, remedy=_WRITE_ONE)
+    schema = document["schema"]
     plan_kind: type[Plan] = Plan
     if "proof" in document:
         from weft.search.network_plan import NetworkPlan  # with compiled kernels
@@ -108,11 +110,3 @@ def _document(path: str | os.PathLike[str], where: str) -> Mapping[str, Any]:
 def _no_schema(schema: object, wanted: str, where: str) -> BadInput:
     shown = repr(schema) if isinstance(schema, str) and len(schema) <= 40 else "something else"
     return BadInput(f"is {shown}, not {wanted}", where=f"{where}: schema", remedy=_WRITE_ONE)
-
-
-def _field(table: object, name: str, where: str) -> Any:
-    if not isinstance(table, Mapping):
-        raise BadInput("is not a table of fields", where=where, remedy=_WRITE_ONE)
-    if name not in table:
-        raise BadInput(f"{name} is missing", where=where, remedy=_WRITE_ONE)
-    return table[name]

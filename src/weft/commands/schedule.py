@@ -380,22 +380,21 @@ def schedule_command(collective: str | None, size: str | None, options: Schedule
         _export(collective, size, options, out, out.export)
         return
     from weft.collectives.schedules.result import ScheduleResult
+    from weft.views.collective import schedule_timeline
+    from weft.views.files import write_trace
+    from weft.views.simulation import workload_timeline
 
     _needs_one_collective(options, out)
     result = schedule(collective, size, options)
     if isinstance(result, ScheduleResult):
         report(result, out, chart=partial(result.chart, chunks=options.chunks))
-        if out.timeline is not None:
-            from weft.views.collective import write_schedule_timeline
-
-            write_schedule_timeline(out.timeline, result.timed)
+        slices = partial(schedule_timeline, result.timed)
     else:
         policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
         report(result, out, policy=policy)
-        if out.timeline is not None:
-            from weft.views.simulation import write_workload_timeline
-
-            write_workload_timeline(out.timeline, result.runs[policy])
+        slices = partial(workload_timeline, result.runs[policy])
+    if out.timeline is not None:
+        write_trace(out.timeline, slices())
 
 
 def _needs_one_collective(options: ScheduleOptions, out: ScheduleOutput) -> None:

@@ -103,11 +103,16 @@ class FailureOptions(Options):
 
     def terms(self, tokens: str | float, **changes: Any) -> FailureTerms:
         """How failures of a run over ``tokens`` are met and counted."""
+        from weft.reliability.classes import FailureBook, preset, read_failures
         from weft.reliability.job import parse_policy
         from weft.search.goodput import FailureTerms
 
+        book = self.failures
+        if not isinstance(book, FailureBook):
+            name = path_of(book, "--failures")
+            book = read_failures(name) if name.endswith(".toml") or os.path.exists(name) else preset(name)
         return FailureTerms(
-            book=book_of(self.failures),
+            book=book,
             policy=parse_policy(self.policy),
             tokens=parse_count(tokens, "--tokens"),
             usd_per_hour=self.usd_per_hour,
@@ -278,16 +283,6 @@ def stack_of(options: CalibrationOptions, job: Job | None, cluster: Cluster) -> 
     if stack is not None and stack not in stack_names():
         raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info frameworks")
     return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)
-
-
-def book_of(failures: str | os.PathLike[str] | float | FailureBook) -> FailureBook:
-    """The failures of a preset or of a file."""
-    from weft.reliability.classes import FailureBook, preset, read_failures
-
-    if isinstance(failures, FailureBook):
-        return failures
-    name = path_of(failures, "--failures")
-    return read_failures(name) if name.endswith(".toml") or os.path.exists(name) else preset(name)
 
 
 def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:

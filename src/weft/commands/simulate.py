@@ -253,6 +253,7 @@ def simulate_command(model: str | None, cluster: str | None, options: SimulateOp
     result = simulate(model, cluster, options=options)
     report(result, out)
     if out.timeline is not None:
-        from weft.views.simulation import write_timeline
+        from weft.views.files import write_trace
+        from weft.views.simulation import timeline
 
-        write_timeline(out.timeline, cast("IterationReport", result).result)
+        write_trace(out.timeline, timeline(cast("IterationReport", result).result))

@@ -10,7 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,13 @@ from weft.commands.output import (
     RowsOutput,
     TableOutput,
     chart_option,
-    check_file,
+    check_named,
     deliver,
     deliver_chart,
     show,
 )
 from weft.documents import parse_json
-from weft.errors import BadInput
+from weft.errors import BadInput, MissingExtra
 from weft.files import writing
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def sweep(
 def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: SweepOptions) -> Forecast:
     """Count the points of a study and time a few of them; nothing is kept."""
     from weft.studies.run import Forecast
-    from weft.studies.work import answer
+    from weft.studies.runners import answer
 
     if options.state is not None and not os.path.isdir(options.state):
-        options = SweepOptions(**{**vars(options), "state": None})
+        options = replace(options, state=None)
     with ExitStack() as stack:
         run, _ = _run(study, options, stack, None)
         # Points far apart, as neighbours take similar times.
@@ -159,8 +160,8 @@ def _run(
 ) -> tuple[StudyRun, str | None]:
     """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
     from weft.studies.run import StudyRun, StudyState
+    from weft.studies.runners import version
     from weft.studies.study import Points
-    from weft.studies.work import version
 
     read = _study(study, options)
     points, temporary = Points(read), None
@@ -209,19 +210,10 @@ def _values(text: str, between: str) -> list[str]:
     return [value.strip() for value in text.split(between) if value.strip()]
 
 
-TABLES = (".csv", ".parquet")
-
-
 def _check_table(path: str, where: str) -> None:
     """Refuse a file that cannot be written before anything runs."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in TABLES:
-        raise BadInput(f"{path!r} does not end in {' or '.join(TABLES)}", where=where, remedy="name it like r.csv")
-    check_file(path, where)
-    if suffix == ".parquet":
-        from weft.views.files import check_parquet
-
-        check_parquet(where)
+    if check_named(path, where, (".csv", ".parquet"), "r.csv") == ".parquet" and find_spec("pyarrow") is None:
+        raise MissingExtra(f"{where} FILE.parquet", "parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +286,7 @@ def run_command(study: str | None, options: SweepOptions, out: SweepOutput) -> N
 @command("DIR", into=sweep_command, options=ShowOptions)
 def show_command(folder: str, options: ShowOptions) -> None:
     """Show the results in the folder of --state."""
-    from weft.studies.result import chosen, filtered
+    from weft.studies.result import column_of, filtered
     from weft.views.files import rows_to_csv
     from weft.views.study import show_view, telling
 
@@ -312,10 +304,10 @@ def show_command(folder: str, options: ShowOptions) -> None:
         if options.chart is not None:
             from weft.views.charts.sweep import sweep_chart
 
-            places: dict[str, Any] = {}
-            for place in ("x", "y", "colour", "facet"):
-                name = getattr(options, place)
-                places[place] = None if name is None else chosen(name, columns, f"--{place}")[0]
+            given = {place: getattr(options, place) for place in ("x", "y", "colour", "facet")}
+            places: dict[str, Any] = {
+                place: name and column_of(name, columns, f"--{place}") for place, name in given.items()
+            }
             chart = sweep_chart(rows, columns, result.points.columns, **places, title=result.study)
             deliver_chart(chart, options.chart)
 

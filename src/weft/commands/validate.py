@@ -14,7 +14,7 @@ import click
 from weft.cluster import Calibration, read_calibration
 from weft.cluster.calibration import shipped_tables
 from weft.commands.command_line import command
-from weft.commands.options import Options, given_options, option, options_of, verb
+from weft.commands.options import Options, given_options, option, refuse_beside, verb
 from weft.commands.output import RowsOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from weft.validation.fit import Fitted
-    from weft.validation.runs import Run, Unparsed
+    from weft.validation.runs import Run, Skipped
     from weft.validation.summary import Validation
 
-    RunSource = str | os.PathLike[str] | Sequence[Run | Unparsed]
+    RunSource = str | os.PathLike[str] | Sequence[Run | Skipped]
     "A CSV file, or what Weft makes of its rows."
 
 
@@ -64,8 +64,7 @@ def validate(runs: RunSource | None = None, options: ValidateOptions | None = No
     """
     options = given_options(ValidateOptions, options, given)
     from weft.validation.inputs import Prepared, prepare_all
-    from weft.validation.predict import Predictor
-    from weft.validation.summary import validation
+    from weft.validation.summary import Predictor, validation
 
     constants = _constants(options.calibration)
     rows, source = rows_of(runs)
@@ -78,13 +77,13 @@ def validate(runs: RunSource | None = None, options: ValidateOptions | None = No
     return validation(prepared, predictor.predict(constants))
 
 
-def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Unparsed, ...], str]:
+def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Skipped, ...], str]:
     """The runs of a file, as given, or Weft's own; and what they are called."""
-    from weft.validation.runs import SHIPPED, Run, Unparsed, read_runs, shipped_runs
+    from weft.validation.runs import SHIPPED, Run, Skipped, read_runs, shipped_runs
 
     if runs is None:
         return shipped_runs(), SHIPPED
-    if isinstance(runs, list | tuple) and all(isinstance(run, Run | Unparsed) for run in runs):
+    if isinstance(runs, list | tuple) and all(isinstance(run, Run | Skipped) for run in runs):
         return tuple(runs), "runs"
     path = path_of(runs, "RUNS.csv")
     return read_runs(path), path
@@ -122,7 +121,7 @@ def calibrate(runs: RunSource | None = None, *, progress: Callable[[str], None] 
     """
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
-    from weft.validation.predict import Predictor
+    from weft.validation.summary import Predictor
 
     read, path = rows_of(runs)
     rows = prepare_all(read)
@@ -177,11 +176,7 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
 
 def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: str) -> None:
     """Fit constants to runs, and write them to a file."""
-    taken = ("fit", "errors")
-    for record in (options, out):
-        for choice in options_of(type(record)):
-            if choice.name not in taken and getattr(record, choice.name) != choice.default:
-                raise BadInput("has no effect with --fit", where=choice.flags[-1], remedy="drop one of them")
+    refuse_beside("--fit", {options: (), out: ("fit", "errors")})
     from weft.estimation.trust import runs_to_json
     from weft.views.terminal import print_blocks
     from weft.views.validation import calibration_view, fit_view

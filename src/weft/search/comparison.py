@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from weft.layout.text import format_layout
 from weft.model.job import Job
 from weft.results import Result
 from weft.units import counted, format_si
+
+if TYPE_CHECKING:
+    from weft.search.ranking import Plan
 
 SMALL = 0.01
 """Relative changes of FLOPs and of their rate that are not worth a word."""
@@ -206,6 +209,12 @@ class Side:
     usd_per_hour: float | None = None
     fabric: str | None = None
     simulated_s: float | None = None
+
+    @classmethod
+    def of_plan(cls, plan: Plan, label: str, estimate: Estimate, **more: Any) -> Side:
+        """A layout of a plan."""
+        more |= {"job": plan.job, "cluster": plan.cluster, "constants": plan.constants, "stack": plan.stack}
+        return cls(label=label, estimate=estimate, **more)
 
     @property
     def iteration_s(self) -> float:

@@ -124,7 +124,7 @@ def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Coll
             raise BadInput(
                 f"{text[:60]!r} is not a filter", where="--where", remedy="write COLUMN=VALUE, as count=1024"
             )
-        wanted.setdefault(_column(name, columns, "--where"), []).append(value.strip())
+        wanted.setdefault(column_of(name, columns, "--where"), []).append(value.strip())
     return [row for row in rows if all(_one_of(row.get(name), values) for name, values in wanted.items())]
 
 
@@ -138,12 +138,8 @@ def _one_of(value: Any, texts: Sequence[str]) -> bool:
     return False
 
 
-def chosen(text: str, columns: Collection[str], where: str) -> list[str]:
-    """The columns of a list with commas."""
-    return [_column(name, columns, where) for name in text.split(",") if name.strip()]
-
-
-def _column(name: str, columns: Collection[str], where: str) -> str:
+def column_of(name: str, columns: Collection[str], where: str) -> str:
+    """The name of a column, as an option has it."""
     if name.strip() not in columns:
         raise UnknownName("column", name.strip()[:60], columns, where=where)
     return name.strip()

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from weft.errors import BadInput
 from weft.states import State
-from weft.studies.runners import AHEAD, Runner
+from weft.studies.runners import AHEAD, Answer, PointBatch, Runner, version
 from weft.studies.study import KEY_BYTES, Points
-from weft.studies.work import Answer, PointBatch, version
 
 FILE = "sweep.sqlite"
 _SCHEMA = """

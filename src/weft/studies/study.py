@@ -137,7 +137,11 @@ def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
         raise BadInput("has no values", where=where, remedy="give at least one")
     if len(listed) > MOST_VALUES:
         raise BadInput(f"has {len(listed):,} values", where=where, remedy=f"give at most {MOST_VALUES:,}")
-    parsed = tuple(kind.parse(value, where) for value in listed)
+    try:
+        parsed = tuple(kind.parse(value, where) for value in listed)
+    except BadInput as error:
+        error.where = where
+        raise
     value, times = Counter(parsed).most_common(1)[0]
     if times > 1:
         raise BadInput(f"{str(value)[:60]} is given twice", where=where, remedy="give each value once")

@@ -28,9 +28,9 @@ from weft.layout.table import Floats, Index, Mask
 from weft.layout.text import format_layout
 from weft.model.job import model_flops
 from weft.results import Result
-from weft.validation.inputs import Prepared, Skipped
-from weft.validation.predict import Predictor, RunGroup
-from weft.validation.summary import Errors, spread_errors
+from weft.validation.inputs import Prepared
+from weft.validation.runs import Skipped
+from weft.validation.summary import Errors, Predictor, RunGroup, spread_errors
 
 STEP = 0.04
 """Relative change of a constant for its derivative."""
@@ -162,6 +162,7 @@ class Fitted(Result):
         prepared = [row for row in self.rows if isinstance(row, Prepared)]
         predicted = zip(self.fit.without_family, self.fit.without_kind, self.fit.unfitted, strict=True)
         jobs: dict[object, int] = {}
+        peaks = (row.cluster.accelerator.peak_flops(row.job.recipe.precision) * row.layout.world for row in prepared)
         return tuple(
             Known(
                 run=row.run.name,
@@ -171,13 +172,13 @@ class Fitted(Result):
                 precision=row.job.recipe.precision,
                 expert_width=expert_width(row.job.model),
                 **figures_of(row.job, row.cluster),
-                mfu=model_flops(row.job.model, row.job.recipe) / row.measured_s / _peak_flops(row),
+                mfu=model_flops(row.job.model, row.job.recipe) / row.measured_s / peak,
                 traits=Traits.of(row.job, row.cluster),
                 error=float(seconds / row.measured_s - 1.0),
                 without_kind=float(by_kind / row.measured_s - 1.0),
                 unfitted=float(before / row.measured_s - 1.0),
             )
-            for row, (seconds, by_kind, before) in zip(prepared, predicted, strict=True)
+            for row, peak, (seconds, by_kind, before) in zip(prepared, peaks, predicted, strict=True)
         )
 
     @property
@@ -209,11 +210,6 @@ class Fitted(Result):
     def every_error(self) -> dict[str, tuple[Errors, ...]]:
         """The errors by what the constants had seen."""
         return dict(zip(("fitted", "source_left_out", "kind_left_out"), self.by_family(), strict=True))
-
-
-def _peak_flops(row: Prepared) -> float:
-    """Dense peak of a run's precision on all its accelerators."""
-    return row.cluster.accelerator.peak_flops(row.job.recipe.precision) * row.layout.world
 
 
 def kind_of(run: Prepared) -> str:

@@ -38,7 +38,7 @@ from weft.model.job import (
 )
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
 from weft.solvers import divisors, largest_divisor
-from weft.validation.runs import Run, Stack, Unparsed, baseline_warning, recognise
+from weft.validation.runs import Run, Skipped, Stack, baseline_warning, recognise
 
 GIB = 2.0**30
 
@@ -74,15 +74,6 @@ class Prepared:
         return (self.job.model, self.job.recipe, self.cluster, self.stack.name, self.stack.stated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A row that cannot be predicted, and why."""
-
-    name: str
-    family: str
-    reason: str
-
-
 Setting = tuple[Stack, Job, Cluster, Layout, tuple[str, ...]]
 """What a run's columns say of it before its measured figures do, with what was assumed."""
 
@@ -94,15 +85,10 @@ _without_times = attrgetter(*(field.name for field in fields(Run) if field.name 
 _with_times = attrgetter(*(field.name for field in fields(Run) if field.name not in _FIGURES))
 
 
-def prepare_all(rows: Iterable[Run | Unparsed]) -> tuple[Prepared | Skipped, ...]:
+def prepare_all(rows: Iterable[Run | Skipped]) -> tuple[Prepared | Skipped, ...]:
     """Every row in order, prepared or skipped; rows of one setting share it."""
     known: dict[object, Setting | str] = {}
-    return tuple(
-        _prepared(row, known)
-        if isinstance(row, Run)
-        else Skipped(name=row.name, family=row.family, reason=f"unreadable: {row.reason}")
-        for row in rows
-    )
+    return tuple(_prepared(row, known) if isinstance(row, Run) else row for row in rows)
 
 
 def prepare(run: Run) -> Prepared | Skipped:
@@ -121,10 +107,7 @@ def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skippe
     if isinstance(result, str):
         return Skipped(name=run.name, family=run.family, reason=result)
     stack, job, cluster, layout, assumptions = result
-    measured, note = stated_seconds(run, job)
-    derived = measured is None
-    if measured is None:
-        measured, note = seconds_from_rate(run, stack, job, layout, cluster.accelerator)
+    measured, note, derived = measured_seconds(run, stack, job, layout, cluster.accelerator)
     if measured is None:
         return Skipped(name=run.name, family=run.family, reason="no time, rate or MFU is stated")
     return Prepared(
@@ -244,26 +227,24 @@ def _nic(run: Run, chip: Accelerator, assumed: list[str]) -> float:
     return Bps / (node if owner.lower() in ("node", "server", "host") else 1)
 
 
-def stated_seconds(run: Run, job: Job) -> tuple[float | None, str]:
-    """The time that a source states, directly or as tokens/s, and what was assumed."""
+def measured_seconds(
+    run: Run, stack: Stack, job: Job, layout: Layout, chip: Accelerator
+) -> tuple[float | None, str, bool]:
+    """The time that a source states, directly, as tokens/s, or by a rate in FLOP/s; what was assumed for it, and
+    whether it follows from such a rate."""
     seconds = run.measured_iter_s or run.iter_s
     if seconds is not None:
-        return seconds, ""
-    if run.tokens_s_gpu is None:
-        return None, ""
-    return job.recipe.tokens / (run.tokens_s_gpu * (run.gpus or 1)), "time from tokens/s"
-
-
-def seconds_from_rate(run: Run, stack: Stack, job: Job, layout: Layout, chip: Accelerator) -> tuple[float | None, str]:
-    """The time that follows from stated TFLOP/s or MFU, and how FLOPs were counted."""
+        return seconds, "", False
+    if run.tokens_s_gpu is not None:
+        return job.recipe.tokens / (run.tokens_s_gpu * (run.gpus or 1)), "time from tokens/s", False
     rate = run.tflops_per_gpu and 1e12 * run.tflops_per_gpu
     unit = "TFLOP/s"
     if rate is None and run.mfu is not None:
         rate, unit = run.mfu * chip.peak_flops(job.recipe.precision), "MFU"
     if rate is None:
-        return None, ""
+        return None, "", False
     counted, how = counted_flops(run, stack, job, layout)
-    return counted / (rate * layout.world), f"time from stated {unit}, {how}"
+    return counted / (rate * layout.world), f"time from stated {unit}, {how}", True
 
 
 def convention_warning(stack: Stack, job: Job) -> str:
@@ -388,17 +369,7 @@ _INTERLEAVED = re.compile(r"interleaved|PP overlap on", re.I)
 """Megatron-LM overlaps pipeline sends in interleaved schedules only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
-    """The mesh of a run: tensor, pipeline, context and data parallelism."""
-
-    tensor: int
-    pipeline: int
-    context: int
-    data: int
-
-
-def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Degrees:
+def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Layout:
     """The mesh that the columns state, or a documented choice where they do not.
 
     Without tensor or pipeline parallelism: the first of tensor parallelism up to a node of 8, then pipelines
@@ -428,7 +399,7 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
         raise BadInput(f"{tensor} x {pipeline} x {context} ranks do not divide {cluster.count} accelerators")
     if run.dp not in (None, data):
         assumed.append(f"data parallelism {data} = GPUs / (TP PP CP), not the {run.dp} stated")
-    return Degrees(tensor=tensor, pipeline=pipeline, context=context, data=data)
+    return Layout(x=tensor, pipeline=pipeline, context=context, data=data)
 
 
 def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tuple[int, int]]:
@@ -445,13 +416,10 @@ def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tu
     yield from ((widest, n) for n in divisors(model.layers)[1:] if ranks // widest % n == 0)
 
 
-def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees, assumed: list[str]) -> Layout:
+def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Layout, assumed: list[str]) -> Layout:
     """The layout of a run."""
-    layout = Layout(
-        x=mesh.tensor,
-        data=mesh.data,
-        pipeline=mesh.pipeline,
-        context=mesh.context,
+    layout = replace(
+        mesh,
         overlap_tensor=TensorOverlap.FULL if _ASYNC_TP.search(run.remarks) else stack.overlap_tensor,
         overlap_reduce=stack.overlap_reduce,
         overlap_gather=stack.overlap_gather,
@@ -557,11 +525,11 @@ def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
     steps = job.recipe.global_batch // (layout.micro_batch * layout.dp)
     if layout.schedule.rounds and steps % layout.pipeline:
         assumed.append(f"plain 1F1B, since {steps} micro-batches are not a multiple of {layout.pipeline} stages")
-        return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
-    if layout.schedule.splits_backward and steps < layout.pipeline:
+    elif layout.schedule.splits_backward and steps < layout.pipeline:
         assumed.append(f"plain 1F1B, since there are fewer micro-batches than {layout.pipeline} stages")
-        return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
-    return layout
+    else:
+        return layout
+    return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
 
 
 def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Layout, assumed: list[str]) -> Layout:
@@ -583,6 +551,8 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
 
 
 Style = Literal["plain", "unbiased", "gated"]
+STYLES: tuple[Style, ...] = ("gated", "plain")
+"""Between which the number of parameters decides."""
 
 _ASIDE = re.compile(
     r"\([^()]*\)|\[[^\[\]]*\]|\b(cut|reduced) to .*|\b(instruct|base|chat|hf|pretrain|dense|moe)\b", re.I
@@ -685,7 +655,8 @@ def _from_columns(run: Run, layers: int, hidden: int, assumed: list[str]) -> Mod
         assumed.append("as many key-value heads as heads")
     if heads % kv_heads or hidden < heads:
         raise BadInput(f"{heads} heads, {kv_heads} key-value heads and {hidden} features contradict each other")
-    style, why = _style(run, layers, hidden, heads, kv_heads)
+    size = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads}
+    style, why = _style(run, size)
     assumed.append(f"{style} block ({why})")
     if run.vocab is None:
         default = _data()["vocabulary"][style]
@@ -694,7 +665,7 @@ def _from_columns(run: Run, layers: int, hidden: int, assumed: list[str]) -> Mod
     ffn = run.ffn or (4 * hidden if style != "gated" else -(-8 * hidden // 3 // 256) * 256)
     if run.ffn is None:
         assumed.append(f"feed-forward width {ffn:,}")
-    model = _build(run, style, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn)
+    model = _build(run, style, ffn=ffn, **size)
     if run.experts and run.experts > 1 and run.topk is None:
         assumed.append("2 experts a token")
     if run.params_b is not None and model.tied_embeddings:
@@ -705,7 +676,7 @@ def _from_columns(run: Run, layers: int, hidden: int, assumed: list[str]) -> Mod
     return model
 
 
-def _style(run: Run, layers: int, hidden: int, heads: int, kv_heads: int) -> tuple[Style, str]:
+def _style(run: Run, size: dict[str, int]) -> tuple[Style, str]:
     """The family of the block: by name, else by the number of parameters, else by its proportions."""
     for style, pattern in _data()["families"].items():
         if re.search(pattern, run.model, re.I):
@@ -713,17 +684,10 @@ def _style(run: Run, layers: int, hidden: int, heads: int, kv_heads: int) -> tup
     named = _SIZE.findall(run.model)
     stated = run.params_b or (float(named[0]) if len(named) == 1 else None)
     if stated is not None and run.ffn is not None and not run.experts:
-        sizes = {
-            style: _build(
-                run, style, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=run.ffn
-            ).parameters
-            for style in ("gated", "plain")
-        }
-        best = min(sizes, key=lambda style: abs(sizes[style] / 1e9 / stated - 1))
-        return ("plain" if best == "plain" else "gated"), "by the number of parameters"
-    if run.ffn in (None, 4 * hidden) and kv_heads == heads:
-        return "plain", "by its proportions"
-    return "gated", "by its proportions"
+        gated, plain = (_build(run, style, ffn=run.ffn, **size).parameters / 1e9 / stated - 1 for style in STYLES)
+        return "gated" if abs(gated) <= abs(plain) else "plain", "by the number of parameters"
+    plain_size = run.ffn in (None, 4 * size["hidden"]) and size["kv_heads"] == size["heads"]
+    return "plain" if plain_size else "gated", "by its proportions"
 
 
 def _build(run: Run, style: Style, *, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> Model:

@@ -267,8 +267,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unparsed:
-    """A row that cannot be read, and why."""
+class Skipped:
+    """A row that cannot be read, or a run that cannot be predicted, and why."""
 
     name: str
     family: str
@@ -280,13 +280,13 @@ _CELLS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def shipped_runs() -> tuple[Run | Unparsed, ...]:
+def shipped_runs() -> tuple[Run | Skipped, ...]:
     """The published runs that Weft's own constants are fitted to (docs/measured-runs.md)."""
     with as_file(files("weft.validation").joinpath("data", SHIPPED)) as path:
         return read_runs(str(path))
 
 
-def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
+def read_runs(path: str) -> tuple[Run | Skipped, ...]:
     """The rows of a CSV file in order; columns that are not known are ignored.
 
     Raises:
@@ -295,7 +295,7 @@ def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
     return runs_of_text(read_text(path, largest=LARGEST_RUNS_BYTES, remedy="name a CSV file of runs"), path)
 
 
-def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
+def runs_of_text(text: str, where: str) -> tuple[Run | Skipped, ...]:
     """The rows of the text of a CSV file, a run whose id is another's left out; ``where`` names it in messages.
 
     Raises:
@@ -318,12 +318,12 @@ def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
     first: dict[str, Run] = {}
     for number, row in enumerate(rows):
         if isinstance(row, Run) and row.id and first.setdefault(row.id, row) is not row:
-            reason = f"another run has its id (line {first[row.id].line})"
-            rows[number] = Unparsed(name=row.id, family=row.family, reason=reason)
+            reason = f"unreadable: another run has its id (line {first[row.id].line})"
+            rows[number] = Skipped(name=row.id, family=row.family, reason=reason)
     return tuple(rows)
 
 
-def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
+def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Skipped:
     values: dict[str, Any] = {}
     try:
         if None in row:
@@ -340,5 +340,5 @@ def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
                 raise ValueError(f"{name} is not stated")
     except ValueError as error:
         words = {name: _word(str(row.get(name, ""))[:LONGEST_WORDS]) for name in ("id", "family")}
-        return Unparsed(name=words["id"] or f"line {line}", family=words["family"], reason=str(error))
+        return Skipped(name=words["id"] or f"line {line}", family=words["family"], reason=f"unreadable: {error}")
     return Run(line=line, **values)

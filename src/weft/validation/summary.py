@@ -1,21 +1,99 @@
-"""Errors of predictions, run by run, by family and over all families."""
+"""Predictions of prepared runs, and their errors: run by run, by family and over all families."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from weft.cluster.calibration import Calibration, calibration, with_constants
+from weft.cluster.spec import Cluster
 from weft.codec import Document
-from weft.layout.table import Floats
+from weft.estimation.iteration import Estimator
+from weft.estimation.result import EstimateTable
+from weft.layout.table import Floats, Index, LayoutTable
 from weft.layout.text import format_layout
-from weft.model.job import model_flops
+from weft.model.job import Job, model_flops
 from weft.results import Result
-from weft.validation.inputs import Prepared, Skipped
-from weft.validation.predict import Predictions
+from weft.validation.inputs import Prepared
+from weft.validation.runs import Skipped
+
+Constants = Callable[[str, str], Calibration]
+"""The constants for an accelerator and a software stack, by their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Seconds of an iteration and bytes of the peak, in the order of the runs; bytes are of the kind that the
+    run states (allocated, reserved or used)."""
+
+    seconds: Floats
+    memory_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts, ``stated`` the constants
+    that their words state."""
+
+    job: Job
+    cluster: Cluster
+    stack: str
+    stated: tuple[tuple[str, float], ...]
+    rows: Index
+    table: LayoutTable
+
+    def estimated(self, constants: Calibration) -> EstimateTable:
+        """The runs with the constants of accelerator and stack, except those that are stated."""
+        return Estimator(self.job, self.cluster, with_stated(constants, self.stated)).evaluate(self.table)
+
+
+def with_stated(constants: Calibration, stated: Iterable[tuple[str, float]]) -> Calibration:
+    """``constants`` except those that the words of a run state."""
+    return with_constants(constants, dict(stated), where="the words of a run")
+
+
+class Predictor:
+    """Predicts a fixed set of runs with any constants.
+
+    Args:
+        runs: the prepared runs.
+    """
+
+    def __init__(self, runs: Iterable[Prepared]) -> None:
+        self.runs = tuple(runs)
+        places: dict[tuple[Job, Cluster, str, tuple[tuple[str, float], ...]], list[int]] = {}
+        for place, run in enumerate(self.runs):
+            places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
+        self.groups = tuple(
+            RunGroup(
+                job=job,
+                cluster=cluster,
+                stack=stack,
+                stated=stated,
+                rows=np.array(rows, dtype=np.intp),
+                table=LayoutTable.of([self.runs[row].layout for row in rows]),
+            )
+            for (job, cluster, stack, stated), rows in places.items()
+        )
+        self.counted = np.array([run.counted for run in self.runs])
+
+    def predict(self, constants: Constants = calibration) -> Predictions:
+        """Time and memory of every run with the constants of its accelerator and stack."""
+        seconds, memory_bytes = np.zeros(len(self.runs)), np.zeros(len(self.runs))
+        for group in self.groups:
+            chosen = constants(group.cluster.accelerator.name, group.stack)
+            result, counted = group.estimated(chosen), self.counted[group.rows]
+            seconds[group.rows] = result.iteration_s
+            stage_bytes = result.memory_bytes - result.communicators_bytes
+            kinds = [result.memory_bytes, stage_bytes - chosen.reserved_bytes]
+            allocated = stage_bytes - result.reserve_bytes
+            memory_bytes[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
+        return Predictions(seconds=seconds, memory_bytes=memory_bytes)
+
 
 APART = 0.05
 """Relative difference of two measured times from which their order counts."""
@@ -118,6 +196,10 @@ class PredictedRun:
     measured_tflops: float
     predicted_tflops: float
     predicted_bytes: float
+
+    @property
+    def family(self) -> str:
+        return self.prepared.run.family
 
     @property
     def error(self) -> float:
@@ -249,7 +331,7 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
     judged = tuple(judge(row) if isinstance(row, Prepared) else row for row in rows)
     by_family: dict[str, list[PredictedRun | Skipped]] = {}
     for row in judged:
-        by_family.setdefault(_family(row), []).append(row)
+        by_family.setdefault(row.family, []).append(row)
     families = tuple(_errors(name, by_family[name]) for name in sorted(by_family))
     means = [family.mape for family in families if family.mape is not None]
     return Validation(
@@ -262,7 +344,7 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
         rows=judged,
         reasons=_counted((row.family, row.reason) for row in judged if isinstance(row, Skipped)),
         warnings=_counted(
-            (row.prepared.run.family, row.prepared.warning)
+            (row.family, row.prepared.warning)
             for row in judged
             if isinstance(row, PredictedRun) and row.prepared.warning
         ),
@@ -278,7 +360,7 @@ def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[
     for family in judged.families:
         kinds: dict[str, list[PredictedRun]] = {"dense": [], "experts": []}
         for row in judged.outcomes:
-            if _family(row) == family.family:
+            if row.family == family.family:
                 kinds["experts" if any(kind.moe for kind in row.prepared.job.model.kinds) else "dense"].append(row)
         spread.append(family)
         if all(kinds.values()):
@@ -302,10 +384,6 @@ def _ranks(values: Floats) -> Floats:
     last = np.cumsum(counts)
     means: Floats = last - (counts + 1) / 2.0
     return means[group]
-
-
-def _family(row: PredictedRun | Skipped) -> str:
-    return row.family if isinstance(row, Skipped) else row.prepared.run.family
 
 
 def _errors(family: str, rows: Sequence[PredictedRun | Skipped]) -> Errors:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
@@ -198,40 +197,23 @@ def link_rows(result: Arrangement) -> list[dict[str, object]]:
     ]
 
 
-def seats(result: Arrangement) -> list[dict[str, object]]:
-    """A row for every unit (leaf) and job: how many hosts of the job lie there; also free and drained ones."""
-    site, cuts = result.site, result.cuts
-    unit = cuts.unit[0] if cuts.unit else np.zeros(len(site.host_names), dtype=np.int64)
-    taken = {host: number for host, (number, _) in seat_of(result).items()}
-    rows: list[dict[str, object]] = []
-    for at in range(int(unit.max()) + 1):
-        here = np.flatnonzero(unit == at).tolist()
-        for number, job in enumerate(site.jobs):
-            count = sum(taken.get(host) == number for host in here)
-            if count:
-                rows.append({"unit": at, "job": job.name, "hosts": count})
-        free = sum(host not in taken and site.usable[host] for host in here)
-        rest = len(here) - free - sum(host in taken for host in here)
-        rows += [
-            {"unit": at, "job": name, "hosts": count} for name, count in (("free", free), ("down", rest)) if count
-        ]
-    return rows
-
-
 def _seats(result: Arrangement) -> Iterator[Block]:
+    """How many hosts of each job lie in every unit (leaf), and free and drained ones."""
+    site, units, taken = result.site, result.cuts.unit, seat_of(result)
+    names = [*(job.name for job in site.jobs), "free", "down"]
+    count = Counter(
+        (int(units[0][host]) if units else 0, names[taken[host][0] if host in taken else -2 if usable else -1])
+        for host, usable in enumerate(site.usable)
+    )
+    shown = [name for name in names if any(held == name for _, held in count)]
+    numbers = sorted({unit for unit, _ in count})
+    columns = [Column("unit", [str(unit) for unit in numbers[:SHOWN]])]
+    for at, name in enumerate(shown):
+        columns.append(Column(name, [str(count[unit, name] or "·") for unit in numbers[:SHOWN]], drop=at))
     yield Heading("Job placement (hosts of each job in each leaf or scalable unit)")
-    rows = seats(result)
-    units = sorted({int(str(row["unit"])) for row in rows})
-    count = {(row["unit"], row["job"]): row["hosts"] for row in rows}
-    jobs = [*(job.name for job in result.site.jobs), "free", "down"]
-    shown = [job for job in jobs if any((unit, job) in count for unit in units)]
-    columns = [Column("unit", [str(unit) for unit in units[:SHOWN]])]
-    for at, job in enumerate(shown):
-        cells = [str(count.get((unit, job), "·")) for unit in units[:SHOWN]]
-        columns.append(Column(job, cells, drop=at if at else 0))
     yield Table(*columns)
-    if len(units) > SHOWN:
-        yield Paragraph(f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")
+    if len(numbers) > SHOWN:
+        yield Paragraph(f"... and {len(numbers) - SHOWN:,} more units (--format json has all hosts)")
 
 
 def _loads(result: Arrangement) -> Iterator[Block]:

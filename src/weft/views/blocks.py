@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from weft.views.charts.charts import Chart
@@ -87,6 +87,11 @@ class Table:
 
     def __init__(self, *columns: Column) -> None:
         self.columns = columns
+
+
+def cell(value: Any, form: str | Callable[[Any], str] = ".1%") -> str:
+    """The text of a value in a table; "-" where there is none."""
+    return "-" if value is None else f"{value:{form}}" if isinstance(form, str) else form(value)
 
 
 def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> Table:

@@ -92,10 +92,6 @@ def defaults(defaults: Sequence[str]) -> Iterator[Block]:
         yield Fact("Assumed:", words.printable(default), style="dim")
 
 
-def _fit(room: float) -> str:
-    return f"fits, {format_bytes(room)} left" if room >= 0 else f"DOES NOT FIT, {format_bytes(-room)} missing"
-
-
 def _host_memory(estimate: Estimate) -> tuple[str, ...]:
     """What is offloaded, where anything is."""
     if not estimate.host_bytes:
@@ -103,7 +99,8 @@ def _host_memory(estimate: Estimate) -> tuple[str, ...]:
     used, most = format_bytes(estimate.host_bytes), estimate.host_capacity_bytes
     if most is None:
         return (f"Host memory {used} per accelerator, pinned; how much there is, is not known",)
-    fit = _fit(most - estimate.host_bytes)
+    room = most - estimate.host_bytes
+    fit = f"fits, {format_bytes(room)} left" if room >= 0 else f"DOES NOT FIT, {format_bytes(-room)} missing"
     return (f"Host memory {used} of {format_bytes(most)} that an accelerator can pin: {fit}",)
 
 

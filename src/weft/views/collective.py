@@ -12,7 +12,7 @@ from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_si
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
-from weft.views.files import Slice, write_trace
+from weft.views.files import Slice
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -46,7 +46,9 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
             indent=2,
         )
         yield Table(*_order_columns(timed.schedule))
-        yield from _provision(outcome.provision)
+        if outcome.provision.pairs:
+            yield Heading("Bandwidths")
+            yield from (Paragraph(line, indent=2) for line in provision_words(outcome.provision))
 
 
 def schedule_verdict(outcome: ScheduleResult) -> str:
@@ -78,11 +80,6 @@ def policy_words(timed: TimedSchedule) -> str:
 
 def _chunks(timed: TimedSchedule) -> str:
     return counted(len(timed.schedule), "chunk")
-
-
-def over_words(seconds: float, reference_s: float) -> str:
-    """How much longer than a reference, as people read it; equal times give +0.0%."""
-    return f"{round(seconds / reference_s - 1, 3) + 0.0:+.1%}"
 
 
 def times_words(seconds: Sequence[float]) -> list[str]:
@@ -120,7 +117,7 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
         Column("time", times_words(seconds), front=True),
         Column("speedup", [f"{first_s / value:.2f}x" for value in seconds], drop=2),
         Column("utilization", [*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1),
-        Column("over the bound", [over_words(value, outcome.bound_s) for value in seconds]),
+        Column("over the bound", [f"{round(value / outcome.bound_s - 1, 3) + 0.0:+.1%}" for value in seconds]),
     )
     yield Paragraph("bound: no schedule of chunks over these dimensions is faster", indent=2)
 
@@ -162,7 +159,8 @@ def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, 
 def _order_columns(schedule: Schedule) -> list[Column]:
     groups = order_groups(schedule)
     shown, rest = groups[:ORDERS_SHOWN], groups[ORDERS_SHOWN:]
-    words = [order_words(order, gather) for order, gather, _, _ in shown]
+    turns = [(order,) if gather is None else (order, gather) for order, gather, _, _ in shown]
+    words = [" | ".join(" ".join(str(i + 1) for i in part) for part in turn) for turn in turns]
     chunks = [f"{count:,}" for _, _, count, _ in shown]
     shares = [f"{share:.1%}" for *_, share in shown]
     if rest:
@@ -170,19 +168,6 @@ def _order_columns(schedule: Schedule) -> list[Column]:
         chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
         shares.append(f"{sum(share for *_, share in rest):.1%}")
     return [Column("dimensions in turn", words, left=True), Column("chunks", chunks), Column("bytes", shares)]
-
-
-def order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
-    """Dimensions in turn, from 1: "1 2 | 2 1" where an all-gather follows."""
-    there = " ".join(str(i + 1) for i in order)
-    return there if gather is None else f"{there} | {' '.join(str(i + 1) for i in gather)}"
-
-
-def _provision(result: Provision) -> Iterator[Block]:
-    if result.pairs:
-        yield Heading("Bandwidths")
-    for line in provision_words(result):
-        yield Paragraph(line, indent=2)
 
 
 def provision_words(result: Provision) -> tuple[str, ...]:
@@ -211,12 +196,12 @@ def _bottleneck(result: Provision) -> str:
     return f"{words}. With {enough} none would be."
 
 
-def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
+def schedule_timeline(timed: TimedSchedule) -> list[Slice]:
     """Every stage of every chunk on its dimension, for ui.perfetto.dev."""
     stages, chart, dimensions = timed.stages, timed.chart, timed.schedule.request.dimensions
     names = [f"dimension {i + 1} ({dimension.kind} {dimension.size})" for i, dimension in enumerate(dimensions)]
     columns = (stages.dimension, stages.kind, stages.chunk, chart.admitted_s, chart.end_s)
-    slices = [
+    return [
         Slice(
             process=names[dimension],
             thread="chunks",
@@ -226,4 +211,3 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
         )
         for dimension, kind, chunk, begin_s, end_s in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    write_trace(path, slices)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, headline
 from weft.views.words import PARTS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _sides(result: Comparison) -> list[Column]:
         Column("MFU", [f"{share:.1%}" for share in mfu]),
         Column("memory", memory),
         Column("training", [format_seconds(run.training_s) for run in runs]),
-        Column("cost", ["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
+        Column("cost", [cell(run.usd, lambda usd: f"${format_count(usd)}") for run in runs]),
         Column("energy", [f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
     ]
 

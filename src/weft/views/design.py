@@ -12,7 +12,7 @@ from weft.search.design import AS_FAST, DRAWS
 from weft.search.turning import LEAST, MOST, MOST_USD_PER_KWH
 from weft.units import counted, format_count, format_seconds, format_si, listed
 from weft.views import words
-from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, cell, headline, notes
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
@@ -76,10 +76,6 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
         yield from defaults(study.assumptions)
 
 
-def _routes(study: DesignStudy) -> str:
-    return "; ".join(crossing(each) for each in study.routings)
-
-
 def _legend(study: DesignStudy, *, verbose: bool) -> str:
     """What the columns are, in short or in full."""
     simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
@@ -110,7 +106,7 @@ def purchase(study: DesignStudy) -> str:
         hashed = f"; packet spraying would make its steps {1 - choice.sprayed_s / choice.iteration_s:.0%} shorter"
     advice = "The fastest is" if choice is fastest and cheaper else "Buy"
     price = f"for ${format_count(choice.total_usd)}"
-    routes = f" (routes: {_routes(study)})" if _simulated(study) else ""
+    routes = f" (routes: {'; '.join(map(crossing, study.routings))})" if _simulated(study) else ""
     return f"{advice} {_name(choice, study.designs)} {price}{routes}: {why}{hashed}. Priced: {study.prices.contents}."
 
 
@@ -183,7 +179,7 @@ def failure_words(failures: Sequence[ComponentFailure]) -> str:
 
 _PARTS = {"spine": "spines", "leaf": "leaves", "fabric-link": "uplinks", "access-link": "NICs"}
 EQUAL = 1e-6
-"""Changes of time below this are none."""
+"""Changes below this are none."""
 _BILL = (
     "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out: {contents} of the"
     " scale-out network; kW: its switches and transceivers;{up} domains of up to {board} are boards in the"
@@ -220,20 +216,20 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column("k$ out", [f"{row.bill.usd / 1e3:,.0f}" for row in rows], front=True),
         Column("kW", [f"{row.bill.watts / 1e3:,.0f}" for row in rows], drop=2),
         Column("closed form", [format_seconds(row.closed_form_s) for row in rows], drop=1),
-        Column("tok/s/$", [rate_words(row.tokens_per_s_usd) for row in rows]),
+        Column("tok/s/$", [cell(row.tokens_per_s_usd, ".3g") for row in rows]),
     ]
     if any(row.scale_up_usd for row in rows):
         cells = [f"{row.scale_up_usd / 1e3:,.0f}" if row.scale_up_usd else "-" for row in rows]
         columns.insert(5, Column("k$ up", cells))
     if _simulated(study):
         name = "hashed" if _sprayed(study) else "simulated"
-        columns.insert(-1, Column(name, [_seconds(row.simulated_s) for row in rows], front=True))
+        columns.insert(-1, Column(name, [cell(row.simulated_s, format_seconds) for row in rows], front=True))
     if _sprayed(study):
-        columns.insert(-1, Column("sprayed", [_seconds(row.sprayed_s) for row in rows], front=True))
+        columns.insert(-1, Column("sprayed", [cell(row.sprayed_s, format_seconds) for row in rows], front=True))
     if any(row.one_domain_s for row in rows):
-        columns.append(Column("1 domain", [_longer(row.over_one_domain) for row in rows]))
+        columns.append(Column("1 domain", [cell(row.over_one_domain, _change) for row in rows]))
     if _simulated(study):
-        columns.append(Column("beyond leaf", [_bytes(row.spine_bytes) for row in rows], drop=4))
+        columns.append(Column("beyond leaf", [cell(row.spine_bytes, _bytes) for row in rows], drop=4))
     if len(batches) > 1:
         columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     return columns
@@ -245,24 +241,24 @@ def _instead(study: DesignStudy) -> Iterator[Block]:
     columns = [
         Column("network", [row.kind for row in rows], left=True),
         Column("domain", [str(row.domain) for row in rows]),
-        Column("switches", [_less(row.switches_saved) for row in rows]),
-        Column("optics", [_less(row.transceivers_saved) for row in rows]),
-        Column("$ out", [_less(row.usd_saved_share) for row in rows]),
+        Column("switches", [cell(row.switches_saved, lambda saved: _change(-saved)) for row in rows]),
+        Column("optics", [cell(row.transceivers_saved, lambda saved: _change(-saved)) for row in rows]),
+        Column("$ out", [cell(row.usd_saved_share, lambda saved: _change(-saved)) for row in rows]),
         Column("k$ saved", [f"{row.usd_saved / 1e3:,.0f}" for row in rows]),
-        Column("iteration", [_longer(row.longer) for row in rows]),
+        Column("iteration", [cell(row.longer, _change) for row in rows]),
     ]
     if len({row.global_batch for row in rows}) > 1:
         columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     yield Table(*columns)
 
 
-def _less(saved: float | None) -> str:
-    return "-" if saved is None else f"{-saved:+.1%}" if saved else "equal"
+def _change(share: float) -> str:
+    """A change; figures within a millionth are equal."""
+    return "equal" if abs(share) < EQUAL else f"{share:+.1%}"
 
 
-def _longer(share: float | None) -> str:
-    """A change of time; figures within a millionth are equal."""
-    return "-" if share is None else "equal" if abs(share) < EQUAL else f"{share:+.1%}"
+def _money(usd: float) -> str:
+    return f"${format_count(usd)}"
 
 
 def _layouts(study: DesignStudy) -> Iterator[Block]:
@@ -286,8 +282,8 @@ def _failure_columns(designs: Sequence[Design]) -> list[Column]:
         Column("failed", [failure.component for _, failure in rows], left=True),
         Column("affected", [str(failure.affected) for _, failure in rows], drop=1),
         Column("stranded", [str(failure.stranded) for _, failure in rows]),
-        Column("iteration", [_seconds(failure.iteration_s) for _, failure in rows]),
-        Column("slowdown", [_slowdown(failure) for _, failure in rows]),
+        Column("iteration", [cell(failure.iteration_s, format_seconds) for _, failure in rows]),
+        Column("slowdown", [cell(failure.slowdown, lambda value: f"x{value:.3f}") for _, failure in rows]),
     ]
 
 
@@ -295,8 +291,8 @@ def _parts_columns(rows: Sequence[PartsFailed]) -> list[Column]:
     return [
         Column("failed", [_PARTS[row.component] for row in rows], left=True),
         Column("parts", [f"{row.failed} of {row.total:,}" for row in rows]),
-        Column("mean", ["-" if row.mean is None else f"{row.mean:.1%}" for row in rows]),
-        Column("worst", ["-" if row.worst is None else f"{row.worst:.1%}" for row in rows]),
+        Column("mean", [cell(row.mean) for row in rows]),
+        Column("worst", [cell(row.worst) for row in rows]),
         Column("stop", [f"{row.stopped} of {row.draws}" for row in rows]),
     ]
 
@@ -321,36 +317,18 @@ def _price_columns(study: DesignStudy, prices: Sequence[PriceTurns]) -> list[Col
 
 def _after_columns(designs: Sequence[Design]) -> list[Column]:
     rows = [(design, design.after) for design in designs if design.after]
+    paid = [None if after.run_usd is None else after.run_usd - after.network_usd for _, after in rows]
     return [
         Column("network", [one.kind for one, _ in rows], left=True),
         Column("domain", [str(one.domain) for one, _ in rows]),
         Column("goodput", [f"{after.goodput:.2%}" for _, after in rows]),
         Column("spares", [f"{after.spares:,}" for _, after in rows], drop=1),
         Column("time", [format_seconds(after.expected_s) for _, after in rows]),
-        Column("accelerators", [_money(after.run_usd, after.network_usd) for _, after in rows]),
-        Column("network", [f"${format_count(after.network_usd)}" for _, after in rows]),
-        Column(
-            "tokens/$", ["-" if one.tokens_per_usd is None else format_count(one.tokens_per_usd) for _, one in rows]
-        ),
+        Column("accelerators", [cell(usd, _money) for usd in paid]),
+        Column("network", [_money(after.network_usd) for _, after in rows]),
+        Column("tokens/$", [cell(after.tokens_per_usd, format_count) for _, after in rows]),
     ]
 
 
-def _money(usd: float | None, network_usd: float) -> str:
-    return "-" if usd is None else f"${format_count(usd - network_usd)}"
-
-
-def rate_words(value: float | None) -> str:
-    """Tokens per second and dollar; "-" where there are none."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _slowdown(failure: ComponentFailure) -> str:
-    return "-" if failure.slowdown is None else f"x{failure.slowdown:.3f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
-
-
-def _bytes(value: float | None) -> str:
-    return "-" if value is None else format_si(value, "B")
+def _bytes(value: float) -> str:
+    return format_si(value, "B")

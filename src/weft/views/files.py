@@ -10,11 +10,9 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from typing import IO, Any
 
-from weft.errors import MissingExtra
 from weft.files import write_text
 
 _FORMULA = ("=", "+", "-", "@", "|", "%")
@@ -52,16 +50,6 @@ def neutral(value: Any) -> Any:
 ROW_GROUP = 50_000
 
 
-def check_parquet(option: str) -> None:
-    """Refuse Parquet where pyarrow is not installed.
-
-    Raises:
-        MissingExtra: it is not.
-    """
-    if find_spec("pyarrow") is None:
-        raise MissingExtra(f"{option} FILE.parquet", "parquet")
-
-
 def write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> None:
     """Write rows as they come; the same rows give the same bytes with the same pyarrow.
 
@@ -77,14 +65,10 @@ def write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], columns: M
     with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while group := list(islice(waiting, ROW_GROUP)):
             arrays = [
-                pyarrow.array([_as(kind, row.get(name)) for row in group], type=forms[kind])
+                pyarrow.array([None if row.get(name) is None else kind(row[name]) for row in group], type=forms[kind])
                 for name, kind in columns.items()
             ]
             writer.write_table(pyarrow.table(arrays, schema=schema))
-
-
-def _as(kind: type, value: Any) -> Any:
-    return None if value is None else kind(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

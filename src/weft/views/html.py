@@ -189,11 +189,6 @@ def static(name: str) -> bytes:
     return (_HERE / "static" / name).read_bytes()
 
 
-def _inlined(name: str) -> Markup:
-    """A style or script inside a frozen page."""
-    return Markup(static(name).decode())
-
-
 def _policy() -> str:
     """What a frozen page may do: use its own style and scripts, and load nothing."""
     scripts = " ".join(_digest(name) for name in _SCRIPTS)
@@ -219,5 +214,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(inlined=_inlined, policy=_policy, places=PLACES, scripts=_SCRIPTS, version=__version__)
+    made.globals.update(
+        inlined=lambda name: Markup(static(name).decode()),
+        policy=_policy,
+        places=PLACES,
+        scripts=_SCRIPTS,
+        version=__version__,
+    )
     return made

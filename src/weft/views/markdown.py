@@ -32,7 +32,9 @@ def _block(block: Block) -> Iterator[str]:
         case Paragraph():
             yield _inert(block.text)
         case Copied():
-            yield from (f"{_inert(block.label)}:", _code(block.text.strip("\n")))
+            text = block.text.strip("\n")
+            fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))  # which nothing within it ends
+            yield from (f"{_inert(block.label)}:", f"{fence}\n{text}\n{fence}")
         case Table():
             columns = [column for column in block.columns if column.cells]
             if columns and columns[0].cells:
@@ -49,9 +51,3 @@ def _inert(text: str) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(_inert, cells))} |"
-
-
-def _code(text: str) -> str:
-    """A block of code that nothing within it ends."""
-    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
-    return f"{fence}\n{text}\n{fence}"

@@ -16,7 +16,6 @@ from weft.views.breakdown import bound, memory, subject, time, training_view
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
     from weft.interop.launch import LaunchArguments
-    from weft.layout.spec import Layout
     from weft.search.network_plan import NetworkPlan
     from weft.search.ranking import Plan
 
@@ -211,7 +210,7 @@ def _choice_sentence(plan: NetworkPlan) -> str:
 
 def _network_columns(plan: NetworkPlan) -> list[Column]:
     layouts = [layout.layout for layout in plan.layouts]
-    orders = [_order_words(layout) for layout in layouts]
+    orders = ["/".join(axis for axis in layout.order if getattr(layout, axis) > 1) for layout in layouts]
     columns = [
         Column("#", [str(rank) for rank in range(1, len(layouts) + 1)]),
         Column("layout", [format_degrees(layout) for layout in layouts], left=True),
@@ -228,11 +227,6 @@ def _network_columns(plan: NetworkPlan) -> list[Column]:
         for column in columns
         if column.heading != "order" or {layout.order for layout in layouts} != {plan.space.order}
     ]
-
-
-def _order_words(layout: Layout) -> str:
-    """The axes that are longer than 1, inner to outer."""
-    return "/".join(axis for axis in layout.order if getattr(layout, axis) > 1)
 
 
 def launch_view(arguments: LaunchArguments) -> Iterator[Block]:

@@ -90,14 +90,7 @@ def compared_layouts(plan: Plan) -> Comparison | None:
     from weft.search.comparison import Side, compare
 
     sides = [
-        Side(
-            label=f"{rank}. {format_degrees(estimate.layout)}",
-            job=plan.job,
-            cluster=plan.cluster,
-            estimate=estimate,
-            constants=plan.constants,
-            stack=plan.stack,
-        )
+        Side.of_plan(plan, f"{rank}. {format_degrees(estimate.layout)}", estimate)
         for rank, estimate in enumerate(plan.layouts[:COMPARED], 1)
     ]
     return compare(sides, _TOKENS) if len(sides) > 1 else None

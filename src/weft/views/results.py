@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from importlib import import_module
 from itertools import islice
@@ -16,7 +16,6 @@ from weft.views.words import told
 
 if TYPE_CHECKING:
     from weft.results import Result
-    from weft.studies.result import Sweep
     from weft.views.charts.charts import Chart
 
 SHOWN_ROWS = 20
@@ -47,16 +46,32 @@ VIEWS = {
     "WorkloadResult": "simulation.workload_view",
 }
 """The function of ``weft.views`` that shows a result, by the result's class."""
+CHARTS = {
+    "Arrangement": "arrangement.arrangement_chart",
+    "Comparison": "layouts.comparison_chart",
+    "DesignStudy": "designs.design_chart",
+    "EstimateReport": "layouts.estimate_chart",
+    "Plan": "layouts.plan_chart",
+    "ScheduleResult": "schedules.schedule_chart",
+    "Sweep": "sweep.study_chart",
+    "Validation": "validation.validation_chart",
+}
+"""The function of ``weft.views.charts`` that draws a result, by the result's class."""
 
 
 def view_of(result: Result, **options: Any) -> Iterator[Block]:
     """What the command line prints of a result; ``options`` are those of its view."""
+    yield from (_function_of(result, VIEWS, "weft.views") or _rows_view)(result, **options)
+
+
+def _function_of(result: Result, table: Mapping[str, str], package: str) -> Callable[..., Any] | None:
+    """The function that a table names for a result's class, or for a base of it."""
     for kind in type(result).__mro__:
-        if kind.__name__ in VIEWS:
-            module, _, function = VIEWS[kind.__name__].rpartition(".")
-            view: Iterator[Block] = getattr(import_module(f"weft.views.{module}"), function)(result, **options)
-            return view
-    return _rows_view(result)
+        if kind.__name__ in table:
+            module, function = table[kind.__name__].split(".")
+            chosen: Callable[..., Any] = getattr(import_module(f"{package}.{module}"), function)
+            return chosen
+    return None
 
 
 def _rows_view(result: Result) -> Iterator[Block]:
@@ -96,57 +111,8 @@ _STYLE = (
 
 def chart_of(result: Result, **options: Any) -> Chart:
     """What ``--chart`` draws of a result."""
-    for kind in type(result).__mro__:
-        if kind.__name__ in _CHARTS:
-            return _CHARTS[kind.__name__](result, **options)
-    raise BadInput(f"a {type(result).__name__} has no chart", where="chart", remedy="use to_dataframe()")
-
-
-def _drawn_by(module: str, function: str) -> Callable[..., Chart]:
-    """A function of ``weft.views.charts``, which is loaded when it draws."""
-
-    def draw(result: Result) -> Chart:
-        chart: Chart = getattr(import_module(f"weft.views.charts.{module}"), function)(result)
-        return chart
-
-    return draw
-
-
-def _plan_chart(plan: Any, *, pareto: bool = False) -> Chart:
-    from weft.views.charts.layouts import breakdown_chart, pareto_chart
-
-    return (pareto_chart if pareto else breakdown_chart)(plan)
-
-
-def _estimate_chart(report: Any) -> Chart:
-    from weft.views.charts.layouts import breakdown_chart
-
-    return breakdown_chart([report.estimate], title=f"{report.job.model.name} on {report.cluster.name}")
-
-
-def _schedule_chart(result: Any, *, chunks: int | None = None) -> Chart:
-    from weft.collectives.schedules.policies import beside
-    from weft.views.charts.schedules import policies_chart
-
-    return policies_chart(beside(result.timed, chunks=chunks), result.bound_s)
-
-
-def _sweep_chart(sweep: Sweep, *, x: str, y: str, colour: str | None = None, facet: str | None = None) -> Chart:
-    from weft.views.charts.sweep import sweep_chart
-
-    columns, points = sweep.columns(), sweep.points
-    rows = list(sweep.rows())
-    return sweep_chart(rows, columns, points.columns, x=x, y=y, colour=colour, facet=facet, title=points.study.name)
-
-
-_CHARTS: dict[str, Callable[..., Chart]] = {
-    "Arrangement": _drawn_by("arrangement", "arrangement_chart"),
-    "Comparison": _drawn_by("layouts", "comparison_chart"),
-    "DesignStudy": _drawn_by("designs", "design_chart"),
-    "EstimateReport": _estimate_chart,
-    "Plan": _plan_chart,
-    "ScheduleResult": _schedule_chart,
-    "Sweep": _sweep_chart,
-    "Validation": _drawn_by("validation", "validation_chart"),
-}
-"""What draws a result, by the result's class."""
+    draw = _function_of(result, CHARTS, "weft.views.charts")
+    if draw is None:
+        raise BadInput(f"a {type(result).__name__} has no chart", where="chart", remedy="use to_dataframe()")
+    chart: Chart = draw(result, **options)
+    return chart

@@ -15,7 +15,7 @@ from weft.fabric.spec import Fabric, ranks
 from weft.routing.controller import GAIN, Decision, Move
 from weft.routing.telemetry import Kind
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, cell, headline, notes
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
@@ -145,8 +145,8 @@ def _measured(demand: MeasuredDemand | None, *, verbose: bool) -> Iterator[Block
     yield Table(
         Column("job", [job.job for job in jobs], left=True),
         Column("accelerators", [f"{len(job.accelerators):,}" for job in jobs]),
-        Column("period", ["-" if job.period_s is None else format_seconds(job.period_s) for job in jobs]),
-        Column("+-", ["-" if job.spread is None else f"{job.spread:.2%}" for job in jobs], drop=1),
+        Column("period", [cell(job.period_s, format_seconds) for job in jobs]),
+        Column("+-", [cell(job.spread, ".2%") for job in jobs], drop=1),
         Column("bytes a period", [format_bytes(job.bytes) for job in jobs]),
         Column("sure", [f"{job.confidence:.0%}" for job in jobs], meaning=demand.sure),
         Column("collectives", [_kinds(job.collectives, verbose=verbose) for job in jobs], left=True),
@@ -243,7 +243,7 @@ def decision_line(decision: Decision) -> str:
             printable(decision.about)[: _WIDTHS[3]],
             f"{decision.placed:,}",
             f"{decision.moved:,}",
-            "-" if gain.before is None else f"{gain.before:.1%}",
+            cell(gain.before),
             f"{gain.after:.1%}",
             f"{gain.bound:.1%}",
             reason(decision),

@@ -10,7 +10,7 @@ import numpy as np
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, notes, rows_grid
-from weft.views.files import Slice, write_trace
+from weft.views.files import Slice
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -156,13 +156,12 @@ def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Co
     ]
 
 
-def write_timeline(path: str, result: IterationSimulation) -> None:
-    """The stages' timeline as a trace for ui.perfetto.dev."""
-    slices = [
+def timeline(result: IterationSimulation) -> list[Slice]:
+    """What the stages do, for ui.perfetto.dev."""
+    return [
         Slice(process=f"stage {span.stage}", thread=span.track, name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline
     ]
-    write_trace(path, slices)
 
 
 def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool = False) -> Iterator[Block]:
@@ -220,9 +219,9 @@ def workload_verdict(result: WorkloadResult, policy: str) -> str:
     return f"{verdict}; {exposed:.0%} exposed communication (ideal: {ideal})."
 
 
-def write_workload_timeline(path: str, run: Iteration) -> None:
+def workload_timeline(run: Iteration) -> list[Slice]:
     """Computations and collectives of an iteration, for ui.perfetto.dev."""
-    slices = [
+    return [
         Slice(
             process=run.workload.name,
             thread="computation" if task.communication is None else f"{task.communication.kind}",
@@ -233,4 +232,3 @@ def write_workload_timeline(path: str, run: Iteration) -> None:
         for task, begin, end in zip(run.workload.tasks, run.begin_s.tolist(), run.end_s.tolist(), strict=True)
         if end > begin
     ]
-    write_trace(path, slices)

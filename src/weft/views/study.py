@@ -72,13 +72,13 @@ class StudyReport:
             part = "" if most == len(self.rows) else f"The first {most:,} of "
             yield Heading("Points", top=True)
             yield Paragraph(f"{part}{counted(len(self.rows), 'row')}, in the order of the axes")
-            yield self._grid(shown, self.rows[:most])
+            yield _table(self.rows[:most], shown)
         if self.failed:
             part = f"The first {_MOST_FAILURES} of " if len(self.failed) > _MOST_FAILURES else ""
             yield Heading("Failed", top=True)
             codes = Counter(row["failure"] for row in self.failed)
             yield Paragraph(f"{part}{_codes(codes)}")
-            yield self._grid([*self.varied, "failure", "message"], self.failed[:_MOST_FAILURES])
+            yield _table(self.failed[:_MOST_FAILURES], [*self.varied, "failure", "message"])
         yield from self._provenance()
 
     def _figures(self) -> Iterator[Block]:
@@ -118,18 +118,6 @@ class StudyReport:
         axes = [name for name in self.varied if name not in taken]
         places: dict[str, Any] = {"x": x, "y": y, "colour": colour, "facet": facet}
         return Figure(partial(sweep_chart, rows, columns, axes, **places, title=caption), caption)
-
-    def _grid(self, names: Sequence[str], rows: Rows) -> Table:
-        return Table(
-            *[
-                Column(
-                    printable(column_words(name)),
-                    [printable(told(name, row.get(name))) for row in rows],
-                    left=self.columns.get(name) not in (int, float),
-                )
-                for name in names
-            ]
-        )
 
     def _provenance(self) -> Iterator[Block]:
         points, counts = self.sweep.points, self.sweep.counts
@@ -238,16 +226,19 @@ def show_view(rows: Rows, names: Sequence[str], result: Sweep) -> Iterator[Block
 
 def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[Block]:
     """Rows under the names of their columns."""
-    if not rows:
-        return
+    if rows:
+        yield Blank()
+        yield _table(rows, names)
+
+
+def _table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
     columns = []
     for place, name in enumerate(names):
         values = [row.get(name) for row in rows]
-        cells = [told(name, value) for value in values]
-        text = all(isinstance(value, str | None) for value in values)
-        columns.append(Column(column_words(name), cells, drop=100 if name == _LEAST else place, left=text))
-    yield Blank()
-    yield Table(*columns)
+        text = all(isinstance(value, str | bool | None) for value in values)
+        cells = [printable(told(name, value)) for value in values]
+        columns.append(Column(printable(column_words(name)), cells, drop=100 if name == _LEAST else place, left=text))
+    return Table(*columns)
 
 
 def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:

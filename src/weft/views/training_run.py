@@ -11,7 +11,7 @@ from typing import Any
 from weft.layout.measured import StepRecord
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
-from weft.views.blocks import Blank, Block, Heading, Paragraph, Table, rows_grid
+from weft.views.blocks import Blank, Block, Heading, Paragraph, Table, cell, rows_grid
 from weft.views.words import axis_words
 
 Axes = tuple[str, ...]
@@ -40,12 +40,11 @@ def step_header() -> str:
 
 def step_line(step: MeasuredStep, steps: int) -> str:
     """One line of progress."""
-    mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
     waiting = "-" if step.exposed_s is None else f"{sum(step.exposed_s.values()) / step.seconds:.0%}"
     number = f"{step.step}/{steps}"
     return (
         f"{number:>9} {step.loss:8.4f} {step.gradient_norm:9.3f} {step.seconds:8.3f} "
-        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:>8}"
+        f"{step.tokens_per_s:10,.0f} {cell(step.mfu):>6} {waiting:>8}"
     )
 
 
@@ -154,7 +153,6 @@ def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Table:
         seconds.append((f"waiting for {axis_words(each)}", None if known is None else known.get(each, 0.0), waited))
     rows = []
     for name, expected, measured in seconds:
-        shown = "-" if expected is None else format_seconds(expected)
         ratio = f"{measured / expected:.2f}" if expected else "-"
-        rows.append((name, shown, format_seconds(measured), ratio))
+        rows.append((name, cell(expected, format_seconds), format_seconds(measured), ratio))
     return rows_grid(("", "predicted", "measured", "measured / predicted"), rows, left=("",))

@@ -13,9 +13,10 @@ from weft.interop.kernel_times import Traced
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
+from weft.validation.measured import peak_flops
 from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, headline, rows_grid
 from weft.views.words import printable
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ def choice_view(result: Validation) -> Iterator[Block]:
         return
     rows = []
     for choice in choices:
-        shares = (_percent(choice.regret), _percent(choice.worst), _percent(choice.random))
+        shares = map(cell, (choice.regret, choice.worst, choice.random))
         counts = (str(choice.jobs), str(choice.layouts))
-        rows.append((choice.family, *counts, *shares, str(choice.pairs), _percent(choice.ordered)))
+        rows.append((choice.family, *counts, *shares, str(choice.pairs), cell(choice.ordered)))
     regret, random = (mean(values) for values in zip(*((c.regret, c.random) for c in choices), strict=True))
     worst = max(choice.worst for choice in choices)
-    rows.append(("mean over families", "", "", _percent(regret), _percent(worst), _percent(random), "", ""))
+    rows.append(("mean over families", "", "", cell(regret), cell(worst), cell(random), "", ""))
     yield Heading(f"Layout ranked first: {regret:.1%} slower than the fastest measured; at random: {random:.0%}")
     names = ("family", "jobs", "layouts", "regret", "worst", "random pick", "pairs", "in order")
     yield rows_grid(names, rows, left=("family",))
@@ -123,16 +124,8 @@ def choice_view(result: Validation) -> Iterator[Block]:
 
 
 def _cells(one: Errors) -> tuple[str, ...]:
-    worst = "-" if one.max_ape is None else f"{one.max_ape:.1%}"
-    rank = "-" if one.spearman is None else f"{one.spearman:.3f}"
-    shares = (_percent(one.mape), _percent(one.median_ape), _percent(one.bias, signed=True))
-    return (one.family, str(one.runs), str(one.predicted), *shares, worst, rank, _percent(one.memory_mape))
-
-
-def _percent(value: float | None, *, signed: bool = False) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if signed else f"{value:.1%}"
+    shares = (cell(one.mape), cell(one.median_ape), cell(one.bias, "+.1%"), cell(one.max_ape))
+    return (one.family, str(one.runs), str(one.predicted), *shares, cell(one.spearman, ".3f"), cell(one.memory_mape))
 
 
 COLUMNS = ("family", "runs", "fitted", "source left out", "its bias", "worst", "rank corr.", "kind left out")
@@ -143,10 +136,8 @@ def fit_view(result: Fitted) -> Iterator[Block]:
     fitted, by_family, by_kind = result.by_family()
     rows = []
     for seen, unseen, alone in zip(fitted, by_family, by_kind, strict=True):
-        rank = "-" if unseen.spearman is None else f"{unseen.spearman:.3f}"
-        bias = "-" if unseen.bias is None else f"{unseen.bias:+.1%}"
-        shares = (_percent(seen.mape), _percent(unseen.mape), bias, _percent(unseen.max_ape))
-        rows.append((unseen.family, str(unseen.predicted), *shares, rank, _percent(alone.mape)))
+        shares = (cell(seen.mape), cell(unseen.mape), cell(unseen.bias, "+.1%"), cell(unseen.max_ape))
+        rows.append((unseen.family, str(unseen.predicted), *shares, cell(unseen.spearman, ".3f"), cell(alone.mape)))
     means = [_mean(errors) for errors in (fitted, by_family, by_kind)]
     rows.append(("mean over families", "", means[0], means[1], "", "", "", means[2]))
     runs = counted(len(result.fit.seconds), "run")
@@ -164,7 +155,7 @@ def fit_view(result: Fitted) -> Iterator[Block]:
 
 def _mean(errors: Sequence[Errors]) -> str:
     known = [error.mape for error in errors if not error.family.startswith(INDENT) and error.mape is not None]
-    return _percent(sum(known) / len(known) if known else None)
+    return cell(sum(known) / len(known) if known else None)
 
 
 def calibration_view(result: Fitted) -> Iterator[Block]:
@@ -237,10 +228,8 @@ def _machine_verdict(result: Described) -> str:
 
 def _best(result: Described) -> dict[str, float]:
     """The fastest product of each precision, in FLOP/s of a rank."""
-    best: dict[str, float] = {}
-    for product in result.measured.products:
-        best[product.precision] = max(best.get(product.precision, 0.0), product.achieved_flops)
-    return best
+    products = result.measured.products
+    return {product.precision: peak_flops(products, product.precision) for product in products}
 
 
 def _rates(result: Described) -> Table:

@@ -20,7 +20,7 @@ from weft.commands.estimate import estimate
 from weft.commands.plan import PlanOptions, plan
 from weft.commands.report import arrangement_page
 from weft.commands.schedule import ScheduleOptions, schedule
-from weft.commands.shared import layout_of, stack_of
+from weft.commands.shared import layout_of
 from weft.commands.tune import TuneOptions, tune
 from weft.commands.validate import validate
 from weft.documents import parse_toml
@@ -52,8 +52,7 @@ from weft.views.ranking import launch_view
 from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
 from weft.views.tune import tune_view
 from weft.views.validation import validation_view
-from weft.web.questions import Field, Group, Page, PageRequest, Progress, fields_of
-from weft.web.texts import cluster_of_text, job_of_text
+from weft.web.questions import Field, Group, Page, PageRequest, Progress, cluster_of_text, fields_of, job_of_text
 
 FACTORS = {
     "nic": "NIC bandwidth",
@@ -143,23 +142,12 @@ def _plan_view(computed: _Planned, form: PageRequest, show: str) -> Iterator[Blo
     yield from plan_with_charts(ranked)
     if not form.get("layout"):
         return
-    options = form.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
-    stack = stack_of(options, ranked.job, ranked.cluster)
-    chosen = estimate(ranked.job, ranked.cluster, _chosen(ranked, form), stack=stack)
+    chosen = estimate(ranked.job, ranked.cluster, _chosen(ranked, form), stack=ranked.stack)
     yield Heading(f"The layout: {format_layout(chosen.layout)}")
     yield from estimate_view(chosen, verbose=True)
     if ranked.layouts and chosen.layout != ranked.best.layout:
-        sides = [
-            Side(
-                label=label,
-                job=ranked.job,
-                cluster=ranked.cluster,
-                estimate=one,
-                constants=ranked.constants,
-                stack=stack,
-            )
-            for label, one in (("best", ranked.best), ("chosen", chosen.estimate))
-        ]
+        pairs = (("best", ranked.best), ("chosen", chosen.estimate))
+        sides = [Side.of_plan(ranked, label, one) for label, one in pairs]
         yield Heading("Side by side")
         yield from comparison_view(compare(sides, 1e12), verbose=True)
 
@@ -403,10 +391,6 @@ def _arrange(form: PageRequest, progress: Progress) -> Any:
     return arrange(site, budget=seconds, spent=spent)
 
 
-def _arrange_report(computed: Any, form: PageRequest) -> tuple[str, str, str]:
-    return "report.html", "text/html", arrangement_page(computed, computed.to_dict(), "arranged.json")
-
-
 ARRANGE = Page(
     title="Arrange",
     groups=(
@@ -425,7 +409,12 @@ ARRANGE = Page(
     example={"site": "scattered", "seconds": "1"},
     compute=_arrange,
     view=lambda result, form, show: arrangement_with_charts(result),
-    files={"Report": _arrange_report},
+    files={
+        "Report": lambda result, form: (
+            *("report.html", "text/html"),
+            arrangement_page(result, result.to_dict(), "arranged.json"),
+        )
+    },
     time_s=2 * _MOST_SEARCH_S + 120,
 )
 

@@ -43,14 +43,14 @@ def serve_command(options: ServeOptions) -> None:
 
     from weft.studies.runners import cores
     from weft.web.app import application
-    from weft.web.work import Limits, Pool
+    from weft.web.work import Pool
 
     listening = _listen(options.port)
     port = listening.getsockname()[1]
     names = [f"{HOST}:{port}", f"localhost:{port}"]
     address = f"http://{names[0]}/"
     folder = _state(options.state)
-    pool = Pool(Limits(workers=max(2, min(cores(), 8))))
+    pool = Pool(workers=max(2, min(cores(), 8)))
     try:
         app = application(pool, folder, names)
         configuration = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")

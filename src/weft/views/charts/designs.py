@@ -23,7 +23,7 @@ from weft.views.charts.charts import (
 from weft.views.charts.palette import COLOURS, MUTED
 
 if TYPE_CHECKING:
-    from weft.search.design import Design, DesignStudy
+    from weft.search.design import DesignStudy
 
 _WIDTH, _HEIGHT = 640, 420
 _HALF, _LOW = 330, 260
@@ -55,40 +55,33 @@ def design_chart(study: DesignStudy) -> Chart:
     return finished(chart, f"{heading}: {what}", f"{words}{source}")
 
 
-def _usd(one: Design, study: DesignStudy) -> float:
-    """What tells designs apart: without the domains where all have the same, so that points stand apart."""
-    return one.bill.usd if len({each.domain for each in study.designs}) == 1 else one.total_usd
-
-
-def _cost(study: DesignStudy) -> str:
-    """The name of ``_usd``, and what is in it."""
+def _costs(study: DesignStudy) -> tuple[list[float], float, str, str]:
+    """Dollars of each design, without the domains where all have the same, so that points stand apart; the unit in
+    which they are told, its name, and what is in them."""
     alone = len({each.domain for each in study.designs}) == 1
+    usd = [each.bill.usd if alone else each.total_usd for each in study.designs]
     domains = "" if alone else "; and of scale-up domains bought as networks"
-    return f"cost of the scale-out network: {study.prices.contents}{domains}"
-
-
-def _unit(study: DesignStudy) -> tuple[float, str]:
-    """Dollars of the unit in which costs are told, and its name."""
-    dearest = max(_usd(design, study) for design in study.designs)
-    return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
+    unit, words = (1e6, "million $") if max(usd) >= 1e6 else (1e3, "thousand $")
+    return usd, unit, words, f"cost of the scale-out network: {study.prices.contents}{domains}"
 
 
 def _trade(study: DesignStudy) -> Chart:
     """Cost against time, a point a design, and the line of those that no other beats in both."""
-    seconds, (unit, words) = [design.iteration_s for design in study.designs], _unit(study)
+    seconds = [design.iteration_s for design in study.designs]
+    costs, unit, words, title = _costs(study)
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     alone = len({design.domain for design in study.designs}) == 1
-    for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
+    for i, (one, time_s, usd) in enumerate(zip(study.designs, seconds, costs, strict=True)):
         row = rows.setdefault(
-            (_usd(one, study), time_s),
+            (usd, time_s),
             {
-                "cost": _usd(one, study) / unit,
+                "cost": usd / unit,
                 "seconds": time_s,
                 "names": [],
-                "money": f"${_usd(one, study):,.0f}",
+                "money": f"${usd:,.0f}",
                 "power": f"{one.bill.watts / 1e3:,.1f} kW",
                 "time": format_seconds(time_s),
-                "told": f"${format_count(_usd(one, study))}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
+                "told": f"${format_count(usd)}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
         )
@@ -99,10 +92,7 @@ def _trade(study: DesignStudy) -> Chart:
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
     x = alt.X(
-        "cost:Q",
-        title=titled(f"{_cost(study)} ({words})", least),
-        scale=linear(least, most),
-        axis=alt.Axis(tickCount=8),
+        "cost:Q", title=titled(f"{title} ({words})", least), scale=linear(least, most), axis=alt.Axis(tickCount=8)
     )
     y = alt.Y(
         "seconds:Q", title=titled("time of an iteration (s)", low), scale=linear(low, high), axis=alt.Axis(tickCount=8)
@@ -122,7 +112,7 @@ def _trade(study: DesignStudy) -> Chart:
 
 def _over(across: str, study: DesignStudy) -> Chart:
     """Speed and cost over domain sizes or batches: a line a network (and batch)."""
-    unit, words = _unit(study)
+    costs, unit, words, _ = _costs(study)
     several = across == "domain" and len({design.global_batch for design in study.designs}) > 1
     names = [f"{design.kind}, batch {design.global_batch:,}" if several else design.kind for design in study.designs]
     lines = list(dict.fromkeys(names))
@@ -134,12 +124,12 @@ def _over(across: str, study: DesignStudy) -> Chart:
             "line": name,
             "wide": wide[name],
             "speed": one.tokens_per_s / 1e6,
-            "cost": _usd(one, study) / unit,
+            "cost": usd / unit,
             "time": format_seconds(one.iteration_s),
-            "money": f"${_usd(one, study):,.0f}",
+            "money": f"${usd:,.0f}",
             "power": f"{one.bill.watts / 1e3:,.1f} kW",
         }
-        for one, name in zip(study.designs, names, strict=True)
+        for one, name, usd in zip(study.designs, names, costs, strict=True)
     ]
     rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
     whole = {

@@ -16,6 +16,7 @@ from weft.views.ranking import thinned
 from weft.views.words import PARTS, WORTH, recompute_words, schedule_words
 
 if TYPE_CHECKING:
+    from weft.estimation.report import EstimateReport
     from weft.estimation.result import Estimate
     from weft.search.comparison import Comparison, Difference
     from weft.search.ranking import Plan
@@ -51,6 +52,16 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
     words = "communication: its exposed part only; upright line: memory of one accelerator"
     return finished(both, heading, f"{words}; shaded: tie with the fastest" if tied else words)
+
+
+def estimate_chart(report: EstimateReport) -> Chart:
+    """The bars of one estimate."""
+    return breakdown_chart([report.estimate], title=f"{report.job.model.name} on {report.cluster.name}")
+
+
+def plan_chart(plan: Plan, *, pareto: bool = False) -> Chart:
+    """The bars of a plan, or its trade of memory for time."""
+    return (pareto_chart if pareto else breakdown_chart)(plan)
 
 
 def _time(estimates: Sequence[Estimate]) -> Chart:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from weft.collectives.schedules.policies import beside
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_si
 from weft.views.charts.charts import Chart, colours, data, finished, linear, tooltip
@@ -14,6 +15,7 @@ from weft.views.charts.palette import COLOURS, GRID, INK, MUTED, PAPER
 from weft.views.collective import bytes_words, policy_words, time_words
 
 if TYPE_CHECKING:
+    from weft.collectives.schedules.result import ScheduleResult
     from weft.collectives.schedules.timing import TimedSchedule
 
 _WIDTH, _LANE, _BAR, _HEAD, _GAP = 760, 26, 20, 32, 12
@@ -21,6 +23,11 @@ _WIDTH, _LANE, _BAR, _HEAD, _GAP = 760, 26, 20, 32, 12
 _FINEST = 3.0
 """Pixels of a chunk, in the mean, from which on its edges are drawn; narrower ones of a kind join."""
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def schedule_chart(result: ScheduleResult, *, chunks: int | None = None) -> Chart:
+    """A schedule beside other policies, of as many ``chunks``."""
+    return policies_chart(beside(result.timed, chunks=chunks), result.bound_s)
 
 
 def policies_chart(policies: Mapping[str, TimedSchedule], bound_s: float) -> Chart:

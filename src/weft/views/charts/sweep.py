@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, floor, log10
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
@@ -13,6 +13,9 @@ from weft.units import counted
 from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, titled, tooltip
 from weft.views.charts.palette import INK
 from weft.views.words import told
+
+if TYPE_CHECKING:
+    from weft.studies.result import Sweep
 
 MOST_ROWS = 5000
 MOST_FACETS = 24
@@ -32,6 +35,13 @@ _UNITS = {
     "watts": "W",
     "flops": "FLOP/s",
 }
+
+
+def study_chart(sweep: Sweep, *, x: str, y: str, colour: str | None = None, facet: str | None = None) -> Chart:
+    """All rows of a study."""
+    columns, points = sweep.columns(), sweep.points
+    rows = list(sweep.rows())
+    return sweep_chart(rows, columns, points.columns, x=x, y=y, colour=colour, facet=facet, title=points.study.name)
 
 
 def sweep_chart(
