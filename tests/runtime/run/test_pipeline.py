@@ -31,7 +31,7 @@ from weft.layout.stages import Op, orders  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.run.pipeline import StagePasses, StepPasses, build_stages, stages_of  # noqa: E402
+from weft.runtime.run.pipeline import StepPasses, build_stages, stages_of  # noqa: E402
 
 MODELS = {
     "gpt": replace(models.gpt(layers=4), head_bias=True),
@@ -142,7 +142,7 @@ def ran(layout):
         return run
 
     passes = ("_forward", "_backward", "_weight_gradient")
-    with patch.multiple(StagePasses, **{name: noted(getattr(StagePasses, name)) for name in passes}):
+    with patch.multiple(StepPasses, **{name: noted(getattr(StepPasses, name)) for name in passes}):
         Run(layout, MODELS["gpt"]).step()
     return found
 

@@ -382,8 +382,7 @@ class _Stages:
 
     def run(self, rows: _Rows, *, trains: bool) -> Tensor:
         """As of ``_Passes``."""
-        passes, tokens = self._passes(rows), self._tokens(rows)
-        return passes.run(*tokens) if trains else passes.evaluate(*tokens)
+        return self._passes(rows).run(*self._tokens(rows), trains=trains)
 
     def _tokens(self, rows: _Rows) -> tuple[Tensor, Tensor]:
         for what, ids in (("inputs", rows.inputs), ("targets", rows.targets)):

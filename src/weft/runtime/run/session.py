@@ -168,7 +168,7 @@ class Session:
         assert self._held_out is not None
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.grid.device)
         for number in range(batches):
-            total += self._passes.evaluate(*self._batch(number, self._held_out))
+            total += self._passes.run(*self._batch(number, self._held_out), trains=False)
         self.machine.collectives.all_reduce(total, *ROWS).wait()
         if self.grid.size("pipeline") > 1:  # the last stage alone has it
             stage = "x", "y", *ROWS
