@@ -6,7 +6,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import exp
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
@@ -22,19 +21,20 @@ from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import launched
 from weft.layout import Layout
+from weft.layout.measured import StepRecord
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, step_collectives
 from weft.layout.text import format_degrees
 from weft.model import Job
 from weft.model.job import model_flops
-from weft.runtime.core.collectives import Log
+from weft.runtime.core.collectives import Log, of_every_rank
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import numerics
 from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.run.data import Corpus, byte_corpus, is_tokens, markov_corpus, shard_corpus
 from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.ranks import JobStart, run_ranks
-from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
+from weft.runtime.run.session import Resumed, RunSettings, Session, load_latest
 from weft.units import counted, format_seconds
 from weft.views.terminal import print_blocks
 from weft.views.training_run import (
@@ -243,10 +243,7 @@ class _TrainingRun:
 
     def _tell(self, start: JobStart, begun: dict[str, Any] | None) -> None:
         """Write what every rank of an arranged job saw."""
-        rows = [begun]
-        if dist.is_initialized():
-            rows *= dist.get_world_size()
-            dist.all_gather_object(rows, begun)
+        rows = of_every_rank(begun)
         if self.reports and self.request.seen is not None:
             document = {"schema": "weft.arranged-run/1", "job": start.job, "ranks": rows}
             write_text(self.request.seen, json.dumps(document, indent=1) + "\n")
@@ -289,23 +286,13 @@ class _TrainingRun:
         loss = self.session.evaluate(options.eval_batches)
         return replace(measured, eval_loss=loss, perplexity=exp(min(loss, 700.0)))
 
-    def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
-        tokens_per_s = self.request.job.recipe.tokens / result.seconds
+    def _measured(self, record: StepRecord, log: Log) -> MeasuredStep:
         mfu = None
         if self.peak_flops is not None:
             work = model_flops(self.request.job.model, self.request.job.recipe)
-            mfu = work / (result.seconds * self.peak_flops * self.request.layout.world)
-        return MeasuredStep(
-            step=result.step + 1,
-            loss=result.loss,
-            gradient_norm=result.gradient_norm,
-            learning_rate=self.request.settings.adam.rate_at(result.step),
-            seconds=result.seconds,
-            tokens_per_s=tokens_per_s,
-            mfu=mfu,
-            issued=tuple(log.issued),
-            exposed_s=log.exposed_s(),
-        )
+            mfu = work / (record.seconds * self.peak_flops * self.request.layout.world)
+        known = asdict(record) | {"mfu": mfu}
+        return MeasuredStep(**known, issued=tuple(log.issued), exposed_s=log.exposed_s())
 
     @contextmanager
     def _records(self) -> Iterator[list[Tell]]:

@@ -303,6 +303,15 @@ def _parts(calls: Collectives, axis: str, dim: int, part: Tensor) -> Tensor:
 T = TypeVar("T")
 
 
+def of_every_rank(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """A value of every rank, on all of them."""
+    values = [value]
+    if dist.is_initialized():
+        values *= dist.get_world_size()
+        dist.all_gather_object(values, value, group=group)
+    return values
+
+
 def from_first_rank(work: Callable[[], T]) -> T:
     """What a function gives on the first rank, on all of them; every rank calls it.
 

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.model.spec import Model
-from weft.runtime.core.collectives import Pending
+from weft.runtime.core.collectives import Pending, of_every_rank
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import FlatRange, Range
@@ -459,10 +459,7 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
         if different and not words:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
             words = f"copies of {different[0]}{more} along {axis} differ"
-    result: list[str] = [words]
-    if machine.grid.runs:
-        result = [""] * dist.get_world_size()
-        dist.all_gather_object(result, words)
+    result = of_every_rank(words) if machine.grid.runs else [words]
     rank = next((rank for rank, said in enumerate(result) if said), None)
     if rank is not None:
         raise Diverged(

@@ -19,6 +19,7 @@ from weft.codec import Range, decode, encode
 from weft.errors import BadInput
 from weft.files import refused
 from weft.layout.check import check_trainable
+from weft.layout.measured import StepRecord
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.job import Job
@@ -53,16 +54,6 @@ class RunSettings:
     precision: Precision = field(default_factory=Precision)
     weights: str | None = None
     compiled: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
-
-    step: int
-    loss: float
-    gradient_norm: float
-    seconds: float
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:
@@ -141,8 +132,9 @@ class Session:
     def steps_done(self) -> int:
         return self.optimizer.updates
 
-    def step(self) -> StepResult:
-        """Train on the next global batch.
+    def step(self) -> StepRecord:
+        """Train on the next global batch; mean loss over all tokens, gradient norm before clipping, seconds on this
+        rank.
 
         Raises:
             BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
@@ -158,7 +150,16 @@ class Session:
         if self._saving is not None:
             self._saving.hold()
         norm = float(self.optimizer.step(loss))
-        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
+        seconds = perf_counter() - start
+        return StepRecord(
+            step=number + 1,
+            loss=float(loss),
+            gradient_norm=norm,
+            learning_rate=self.settings.adam.rate_at(number),
+            seconds=seconds,
+            tokens_per_s=self.job.recipe.tokens / seconds,
+            mfu=None,
+        )
 
     def evaluate(self, batches: int) -> float:
         """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
@@ -214,37 +215,27 @@ class Session:
                 batch or data.
         """
         where, own = str(folder), self._state()
-        result = own
 
         def accept(table: Mapping[str, Any]) -> None:
-            nonlocal result
-            result = RunState.read(table, where)
-            result.check_goes_on(own, where)
+            RunState.read(table, where).check_goes_on(own, where)
 
-        checkpoint.load(folder, self.optimizer.pieces(), accept)
+        result = RunState.read(checkpoint.load(folder, self.optimizer.pieces(), accept), where)
         self.optimizer.restored(result.step)
         return result
 
     def _state(self) -> RunState:
-        recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
-        return RunState.read(
-            {
-                "step": self.steps_done,
-                "seed": self.settings.seed,
-                "global_batch": recipe.global_batch,
-                "sequence": recipe.sequence,
-                "model": self.job.model.name,
-                "data": self._batches.corpus.fingerprint(),
-                "details": asdict(self.settings.details),
-                "precision": {name: _name(value) for name, value in asdict(precision).items()},
-                "adam": asdict(adam) | {"betas": list(adam.betas)},
-            },
-            "session",
+        recipe, precision = self.job.recipe, self.settings.precision
+        return RunState(
+            step=self.steps_done,
+            seed=self.settings.seed,
+            global_batch=recipe.global_batch,
+            sequence=recipe.sequence,
+            model=self.job.model.name,
+            data=self._batches.corpus.fingerprint(),
+            details=asdict(self.settings.details),
+            precision={name: str(value).removeprefix("torch.") for name, value in asdict(precision).items()},
+            adam=self.settings.adam,
         )
-
-
-def _name(format_: torch.dtype) -> str:
-    return str(format_).removeprefix("torch.")
 
 
 _Number = Annotated[int, Range(0, 2**53, below=True)]
