@@ -288,7 +288,13 @@ def _rank(clock: Stopwatch) -> Rank:
     source, target = (_empty(copied, torch.uint8, clock.grid).zero_() for _ in range(2))
     middle, least = clock.alone(lambda: target.copy_(source))
     own = _empty(1, torch.float32, clock.grid).zero_()
-    name, memory, units = _gpu() if clock.cuda else _cpu(clock.grid.layout.world)
+    if clock.cuda:
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        name, memory, units = gpu.name, float(gpu.total_memory), gpu.multi_processor_count
+    else:  # a rank's share of the CPUs: its threads together are one unit
+        threads = torch.get_num_threads()
+        name, units = f"cpu-{threads}-thread{'s' if threads > 1 else ''}", 1
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / local_ranks(clock.grid.layout.world)
     return Rank(
         name=name,
         memory_bytes=memory,
@@ -298,19 +304,6 @@ def _rank(clock: Stopwatch) -> Rank:
         host_Bps=_host_Bps(clock) if clock.cuda else 2 * copied / middle,
         launch_s=clock.issue_s(lambda: own.add_(1.0), TINY_CALLS),
     )
-
-
-def _gpu() -> tuple[str, float, int]:
-    """Name, memory in bytes and multiprocessors."""
-    result = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return result.name, float(result.total_memory), result.multi_processor_count
-
-
-def _cpu(world: int) -> tuple[str, float, int]:
-    """The same of a rank's share of the CPUs: its threads together are one unit."""
-    threads = torch.get_num_threads()
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / local_ranks(world)
-    return f"cpu-{threads}-thread{'s' if threads > 1 else ''}", memory, 1
 
 
 def _host_Bps(clock: Stopwatch) -> float:

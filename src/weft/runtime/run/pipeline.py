@@ -21,7 +21,7 @@ from weft.layout.stages import Op, model_chunks, orders, stage_of
 from weft.model.spec import Model
 from weft.runtime.core.collectives import all_parts, own_part
 from weft.runtime.core.machine import Machine
-from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
+from weft.runtime.layers.decoder import Decoder4D, Details, Stage
 from weft.runtime.layers.experts import Experts4D
 
 SENDS_IN_FLIGHT = 4
@@ -53,28 +53,10 @@ class StageModule(Protocol):
 
 
 def stages_of(machine: Machine, model: Model) -> list[Stage]:
-    """This rank's stages (several with interleaving), first to last.
-
-    Raises:
-        BadInput: more stages than blocks, or several on one rank that is all of the pipeline.
-    """
+    """This rank's stages (several with interleaving), first to last."""
     layout = machine.grid.layout
-    if layout.pipeline == 1 and layout.virtual_stages > 1:
-        raise BadInput(
-            f"virtual_stages = {layout.virtual_stages} without a pipeline",
-            where="layout",
-            remedy="set virtual_stages=1, or pipeline above 1",
-        )
-    chunks = layout.pipeline * layout.virtual_stages
-    if chunks > model.layers:
-        raise BadInput(
-            f"{model.layers} blocks cannot make {chunks} stages (pipeline {layout.pipeline} x virtual_stages "
-            f"{layout.virtual_stages})",
-            where="layout",
-            remedy="choose fewer stages",
-        )
     result, start = [], 0
-    left = recomputed_blocks(model, layout)
+    left = (layout.recompute_layers or model.layers) if layout.recompute == "full" else 0
     blocks_of = model.block_sequence()
     for chunk in model_chunks(blocks_of, layout.pipeline, layout.virtual_stages, wraps=layout.schedule.wraps):
         blocks = tuple(range(start, start + len(chunk.blocks)))

@@ -57,20 +57,8 @@ class RunSettings:
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:
-    """Micro-batches of one rank and step.
-
-    Raises:
-        BadInput: the global batch cannot be divided.
-    """
-    together = layout.dp * layout.micro_batch
-    if job.recipe.global_batch % together:
-        raise BadInput(
-            f"a global batch of {job.recipe.global_batch} cannot be divided over z={layout.z} x "
-            f"data={layout.data} x micro_batch={layout.micro_batch}",
-            where="layout",
-            remedy=f"choose a batch that is a multiple of {together}",
-        )
-    return job.recipe.global_batch // together
+    """Micro-batches of one rank and step."""
+    return job.recipe.global_batch // (layout.dp * layout.micro_batch)
 
 
 class Session:
@@ -194,18 +182,10 @@ class Session:
             BadInput: on every rank: it cannot be written.
         """
         start = perf_counter()
-        self.check_replicas()
+        check_replicas(self.machine, self.flat.holdings)
         checked_s = perf_counter() - start
         self._saving = saving
         return checked_s + (saving or CheckpointSaving()).save(folder, self.optimizer.pieces(), encode(self._state()))
-
-    def check_replicas(self) -> None:
-        """Refuse to go on where copies of a parameter differ; every rank calls it.
-
-        Raises:
-            Diverged: on every rank: they do.
-        """
-        check_replicas(self.machine, self.flat.holdings)
 
     def load(self, folder: Path) -> RunState:
         """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
