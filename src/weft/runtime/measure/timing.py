@@ -124,7 +124,7 @@ class Stopwatch:
         """Median seconds of a collective, each repeat after a barrier, the slowest rank of each counting."""
         for _ in range(WARM_UP):
             call()
-        return median(self._slowest([self._once(call) for _ in range(self.repeats)]))
+        return median(self.slowest([self._once(call) for _ in range(self.repeats)]))
 
     def alone(self, call: Callable[[], object]) -> tuple[float, float]:
         """Seconds of a call that needs no other rank: the median and the least of repeated bursts."""
@@ -134,7 +134,7 @@ class Stopwatch:
         spent = [self.span(call, times) / times]
         while len(spent) < self.repeats and sum(spent) * times < SPAN_S:
             spent.append(self.span(call, times) / times)
-        middle, least = self._slowest([median(spent), min(spent)])
+        middle, least = self.slowest([median(spent), min(spent)])
         return middle, least
 
     def span(self, call: Callable[[], object], times: int) -> float:
@@ -159,7 +159,7 @@ class Stopwatch:
         start = perf_counter()
         for _ in range(times):
             call()
-        return self._slowest([(perf_counter() - start) / times])[0]
+        return self.slowest([(perf_counter() - start) / times])[0]
 
     def _once(self, call: Callable[[], object]) -> float:
         self._meet()
@@ -172,8 +172,8 @@ class Stopwatch:
         if self.grid.world is not None:
             dist.barrier()
 
-    def _slowest(self, seconds: list[float]) -> list[float]:
-        """The largest of each among the ranks."""
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The largest of each among the ranks, of seconds or other figures."""
         if self.grid.world is None:
             return seconds
         result = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
