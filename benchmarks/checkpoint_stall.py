@@ -25,6 +25,7 @@ from weft.layout import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.parameters import check_replicas
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.folder import CheckpointSaving
 from weft.runtime.run.ranks import run_ranks
@@ -75,7 +76,7 @@ def measure(root: str, layers: int, rounds: int) -> None:
         name = f"step-{number:08d}"
         session.step()
         times["plain"] += [Spent.on(session.step) for _ in range(STEPS)]
-        times["replicas"].append(Spent.on(session.check_replicas))
+        times["replicas"].append(Spent.on(partial(check_replicas, session.machine, session.flat.holdings)))
         times["foreground"].append(Spent.on(partial(session.save, Path(root, "now", name), at_once)))
         times["background"].append(Spent.on(partial(session.save, Path(root, "behind", name), behind)))
         times["beside"] += [Spent.on(session.step) for _ in range(STEPS)]

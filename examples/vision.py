@@ -18,7 +18,8 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.placement import share
-from weft.runtime.layers.decoder import Attention4D, FeedForward4D
+from weft.runtime.layers.decoder import Attention4D
+from weft.runtime.layers.experts import FeedForward4D
 from weft.runtime.layers.linear import Conv4D
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Head4D, cross_entropy, positions_table

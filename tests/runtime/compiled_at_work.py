@@ -42,7 +42,7 @@ def ordered():
         return issue(self, kind, axes, full, *rest)
 
     def waited(self):
-        if self.under_way:
+        if self._work is not None:
             events.append(("wait", self._axes, self._result.numel()))
         return wait(self)
 

@@ -130,7 +130,7 @@ def go_on(layout, folder, dies_at):
                 saving.wait()
                 os.kill(os.getpid(), signal.SIGKILL)
             step = running.step()
-            write_record(metrics, {"step": step.step + 1, "loss": step.loss, "norm": step.gradient_norm})
+            write_record(metrics, {"step": step.step, "loss": step.loss, "norm": step.gradient_norm})
             if running.steps_done % 2 == 0:
                 running.save(step_folder(root, running.steps_done), saving)
         saving.wait()

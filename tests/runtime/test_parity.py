@@ -16,7 +16,7 @@ from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D, Details  # noqa: E402
+from weft.runtime.run.pipeline import Details, build_stages  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -101,7 +101,7 @@ def test_every_grid(ranks, grid, model, variant):
 def kept(recompute, layers=0):
     """Elements that a forward pass on one rank keeps for the backward pass."""
     layout = Layout(recompute=recompute, recompute_layers=layers)
-    decoder = Decoder4D(Machine.of(Grid.of(layout)), models.gpt(layers=4), sequence=16)
+    (decoder,) = build_stages(Machine.of(Grid.of(layout)), models.gpt(layers=4), sequence=16)
     sizes = {}
 
     def keep(values):

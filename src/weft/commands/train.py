@@ -13,23 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.checkpoints import check_checkpoint, last_checkpoint, latest
+from weft.checkpoints import check_checkpoint, last_checkpoint
 from weft.cluster import Cluster
 from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, Once, command
 from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import Options, given_options, option, options_of, verb
-from weft.commands.shared import (
-    CalibrationOptions,
-    RankedOptions,
-    RecipeOptions,
-    cluster_of,
-    constants_of,
-    job_of,
-    path_of,
-    planned_subject,
-)
-from weft.errors import BadInput, Unsupported
+from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, job_of, planned_subject
+from weft.errors import BadInput
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched_world, said_once, speaks
 from weft.layout.measured import StepRecord
@@ -38,17 +29,10 @@ from weft.layout.text import parse_layout
 from weft.model import RecipeChanges
 from weft.model.job import Job
 from weft.results import Result
-from weft.units import counted, parse_moment
 
 if TYPE_CHECKING:
-    from weft.arrangement.bundle import Bundle
     from weft.commands.shared import JobSource
-    from weft.commands.train_rank import TrainingRequest
     from weft.layout.step import Issue
-    from weft.runtime.core.machine import Precision
-    from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.ranks import JobStart
-    from weft.runtime.run.session import RunSettings
 
 USAGE = (
     "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
@@ -248,15 +232,13 @@ class DryRun(Result):
     @property
     def collectives(self) -> tuple[TracedAxes, ...]:
         """The collectives of each rank over each group of axes."""
-        from weft.views.training_run import by_axes
+        from weft.views.training_run import side_by_side
 
-        rows = []
-        for one in self.ends:
-            predicted, found = by_axes(one.predicted.elements()), by_axes(one.found.elements())
-            for axes in sorted(predicted.keys() | found.keys()):
-                counts, sizes = zip(predicted.get(axes, (0, 0)), found.get(axes, (0, 0)), strict=True)
-                rows.append(TracedAxes(one.rank, one.stage, " ".join(axes), *counts, *sizes))
-        return tuple(rows)
+        return tuple(
+            TracedAxes(one.rank, one.stage, " ".join(axes), *counts, *sizes)
+            for one in self.ends
+            for axes, counts, sizes in side_by_side(one.predicted, one.found)
+        )
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [encode(collective) for collective in self.collectives]
@@ -301,12 +283,16 @@ def train(
             number = bundle.number(options.job)
             arranged = bundle.site.jobs[number]
             job, layout, planned = arranged.job, _overlapped(arranged.layout, options), bundle.subcluster(number)
+        import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
+
         if options.dry_run:
-            return _dry_run(job, layout, options)
-        request = _request(model, options, job, layout, planned, quiet=quiet)
+            return _dry_run(job, layout)
+        from weft.commands.train_rank import run_attempts, start_of, training_request
+
+        request = training_request(model, options, job, layout, planned, quiet=quiet)
         if options.arrangement is not None:
-            request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.jobs[number].nccl_tuner)
-    from weft.commands.train_rank import run_attempts
+            request = replace(request, start=start_of(bundle, number, options))
+            tuner = bundle.jobs[number].nccl_tuner
     from weft.runtime.core.machine import DETERMINISTIC
     from weft.runtime.run.ranks import environment
 
@@ -318,8 +304,8 @@ def train(
             settings |= COMPILING
         if request.start is not None:
             settings |= dict(request.start.settings)
-            if request.tuner:
-                write_text(Path(folder) / TUNER, request.tuner)
+            if tuner:
+                write_text(Path(folder) / TUNER, tuner)
                 settings[TUNER_KEY] = str(Path(folder) / TUNER)
             request = replace(request, seen=str(Path(options.out or folder) / SEEN))
         with environment(settings):
@@ -337,73 +323,8 @@ def train(
         return Trained(job=job, layout=layout, steps=steps, arranged=ranks)
 
 
-def _request(
-    model: JobSource | None, options: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
-) -> TrainingRequest:
-    import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
-    from weft.commands.train_rank import TrainingRequest
-    from weft.layout.check import check_trainable
-    from weft.runtime.core.grid import sizes_of
-    from weft.runtime.run.ranks import default_device
-
-    world = launched_world()
-    if world not in (None, layout.world):
-        sizes = " x ".join(sizes_of(layout))
-        raise BadInput(
-            f"the layout needs {sizes} = {counted(layout.world, 'rank')}, but {world} were launched",
-            where="train",
-            remedy=f"launch {layout.world} ranks, or take another layout",
-        )
-    check_trainable(job, layout)
-    device = default_device(layout.world) if options.device == "auto" else options.device
-    described = None if options.cluster is None else cluster_of(options.cluster)
-    cluster = described or (planned if device == "cuda" else None)
-    if options.calibration is not None and cluster is None:
-        raise BadInput("--calibration needs --cluster on CPUs", where="train")
-    details, assumed, config = _of_model(options.weights or model, job, options)
-    return TrainingRequest(
-        options=options,
-        job=job,
-        config=config,
-        layout=layout,
-        device=device,
-        settings=_settings(job, options, details),
-        cluster=cluster,
-        described=described,
-        planned_for=planned.name if planned else None,
-        assumed=assumed,
-        calibration=constants_of(options, cluster, job) if cluster else None,
-        resume=options.resume or (options.restart != "never" and latest(str(options.out)) is not None),
-        resume_from=options.resume_from,
-        quiet=quiet,
-    )
-
-
-def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
-    """The model's numbers of its config.json, else the catalogue's or usual ones, which are noted; and the text of
-    that file, which ``weft train export --to hf`` needs."""
-    from weft.model import catalogue
-    from weft.model.huggingface import read_text_part
-    from weft.runtime.layers.decoder import DEFAULTS, Details, details_of, in_words, is_config, read_details
-
-    assumed: tuple[str, ...] = ()
-    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
-        path = path_of(model, "MODEL")
-        details = read_details(path)
-        table: Any = read_text_part(path)[0]
-    else:
-        table = catalogue.configuration(job.model)
-        modelled = table is not None and table.get("model_type") in DEFAULTS
-        details = details_of(table, f"catalogue: {job.model.name}") if modelled else Details()
-        assumed = (f"{in_words(details, job.model)} (a config.json would say)",)
-    if options.expert_balance is not None:
-        if not any(kind.moe for kind in job.model.kinds):
-            raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
-        details = replace(details, balance=options.expert_balance)
-    return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
-
-
-def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
+def _dry_run(job: Job, layout: Layout) -> DryRun:
+    from weft.commands.train_rank import precision_of
     from weft.layout.mesh import groups
     from weft.layout.step import step_collectives
     from weft.runtime.measure.trace import extrapolate
@@ -411,7 +332,7 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
-    precision = _precision(job)
+    precision = precision_of(job)
     ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
     ends = []
     for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
@@ -487,24 +408,6 @@ def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     return _overlapped(layout, options)
 
 
-def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
-    """What the ranks of a job need to know of the arrangement."""
-    from weft.runtime.run.ranks import JobStart
-
-    return JobStart(
-        arrangement=bundle.where,
-        job=bundle.site.jobs[number].name,
-        hosts=bundle.host_names(number),
-        site_hosts=frozenset(bundle.site.host_names),
-        traffic_class=bundle.classes()[number],
-        offset_s=bundle.choice.offset_s[number],
-        period_s=bundle.jobs[number].iteration_s,
-        start_at_s=None if options.start_at is None else parse_moment(options.start_at, "--start-at"),
-        settings=bundle.settings(number),
-        routes=bundle.paths(number),
-    )
-
-
 def _overlapped(layout: Layout, options: TrainOptions) -> Layout:
     """The layout, with ``no_overlap`` without its overlaps."""
     if not options.no_overlap:
@@ -530,44 +433,6 @@ def _check_planned(job: Job, layout: Layout, options: TrainOptions) -> None:
                     break
         error.remedy = f"{error.remedy}; {advice}"
         raise
-
-
-def _settings(job: Job, options: TrainOptions, details: Details) -> RunSettings:
-    from weft.runtime.run.optimizer import AdamSettings
-    from weft.runtime.run.session import RunSettings
-
-    return RunSettings(
-        seed=options.seed,
-        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
-        details=details,
-        precision=_precision(job),
-        weights=options.weights,
-        compiled="inductor" if options.compile else None,
-    )
-
-
-def _precision(job: Job) -> Precision:
-    """The formats in which a job is computed."""
-    import torch
-
-    from weft.layout.check import PRECISIONS
-    from weft.runtime.core.machine import Precision
-
-    recipe = job.recipe
-    if recipe.precision not in PRECISIONS:
-        raise Unsupported(
-            f"{recipe.precision}: the runtime computes in {', '.join(PRECISIONS)}",
-            where="--precision",
-            remedy="give --precision bf16",
-        )
-    if recipe.gradient_bytes not in (2, 4):
-        raise Unsupported(
-            f"{recipe.gradient_bytes}: the runtime sums gradients in 4 bytes, or in 2 (bfloat16)",
-            where="recipe: gradient_bytes",
-            remedy="set it to 4, or give --reduce-bf16",
-        )
-    precision = Precision.of(recipe.precision)
-    return replace(precision, reduce=torch.bfloat16) if recipe.gradient_bytes == 2 else precision
 
 
 @click.group(cls=DefaultGroup, default="run")

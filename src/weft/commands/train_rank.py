@@ -1,12 +1,13 @@
-"""What each rank of ``weft train`` does: steps, metrics, checkpoints, and the comparison at the end."""
+"""What ``weft train`` asks of its ranks, and what each does: steps, metrics, checkpoints, comparison at the end."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import exp
@@ -14,28 +15,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
+from weft.commands.shared import cluster_of, constants_of, path_of
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import launched
 from weft.layout import Layout
+from weft.layout.check import PRECISIONS, check_trainable
+from weft.layout.measured import StepRecord
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, step_collectives
 from weft.layout.text import format_degrees
-from weft.model import Job
+from weft.model import Job, catalogue
+from weft.model.huggingface import read_text_part
 from weft.model.job import model_flops
-from weft.runtime.core.collectives import Log
+from weft.runtime.core.collectives import Log, of_every_rank
 from weft.runtime.core.grid import GRID_AXES, Grid
-from weft.runtime.core.machine import numerics
+from weft.runtime.core.machine import Precision, numerics
+from weft.runtime.layers.decoder import DEFAULTS, Details, details_of, in_words, is_config, read_details
 from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.run.data import Corpus, byte_corpus, is_tokens, markov_corpus, shard_corpus
 from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
-from weft.runtime.run.ranks import JobStart, run_ranks
-from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
-from weft.units import counted, format_seconds
+from weft.runtime.run.optimizer import AdamSettings
+from weft.runtime.run.ranks import JobStart, default_device, run_ranks
+from weft.runtime.run.session import Resumed, RunSettings, Session, load_latest
+from weft.units import counted, format_seconds, parse_moment
 from weft.views.terminal import print_blocks
 from weft.views.training_run import (
     MeasuredStep,
@@ -49,6 +55,8 @@ from weft.views.training_run import (
 )
 
 if TYPE_CHECKING:
+    from weft.arrangement.bundle import Bundle
+    from weft.commands.shared import JobSource
     from weft.commands.train import TrainOptions
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -87,8 +95,7 @@ class TrainingRequest:
         assumed: what nobody gave.
         quiet: print nothing.
         metrics: where metrics go; by default into the folder of the run.
-        start: what an arrangement says of the job; ``tuner`` is the text of its tuner file, and ``seen`` where what
-            every rank saw goes.
+        start: what an arrangement says of the job; ``seen`` is where what every rank saw goes.
     """
 
     options: TrainOptions
@@ -103,11 +110,9 @@ class TrainingRequest:
     assumed: tuple[str, ...]
     calibration: Calibration | None
     resume: bool
-    resume_from: str | None
     quiet: bool
     metrics: str | None = None
     start: JobStart | None = None
-    tuner: str = ""
     seen: str | None = None
 
     @property
@@ -121,6 +126,101 @@ class TrainingRequest:
         if self.metrics is not None:
             return Path(self.metrics)
         return self.out / "metrics.jsonl" if self.out else None
+
+
+def training_request(
+    model: JobSource | None, options: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
+) -> TrainingRequest:
+    """What the options ask for.
+
+    Raises:
+        BadInput: the layout cannot be trained.
+    """
+    check_trainable(job, layout)
+    device = default_device(layout.world) if options.device == "auto" else options.device
+    described = None if options.cluster is None else cluster_of(options.cluster)
+    cluster = described or (planned if device == "cuda" else None)
+    if options.calibration is not None and cluster is None:
+        raise BadInput("--calibration needs --cluster on CPUs", where="train")
+    details, assumed, config = _of_model(options.weights or model, job, options)
+    return TrainingRequest(
+        options=options,
+        job=job,
+        config=config,
+        layout=layout,
+        device=device,
+        settings=RunSettings(
+            seed=options.seed,
+            adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
+            details=details,
+            precision=precision_of(job),
+            weights=options.weights,
+            compiled="inductor" if options.compile else None,
+        ),
+        cluster=cluster,
+        described=described,
+        planned_for=planned.name if planned else None,
+        assumed=assumed,
+        calibration=constants_of(options, cluster, job) if cluster else None,
+        resume=options.resume
+        or (options.restart != "never" and not options.resume_from and latest(str(options.out)) is not None),
+        quiet=quiet,
+    )
+
+
+def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
+    """The model's numbers of its config.json, else the catalogue's or usual ones, which are noted; and the text of
+    that file, which ``weft train export --to hf`` needs."""
+    assumed: tuple[str, ...] = ()
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        path = path_of(model, "MODEL")
+        details = read_details(path)
+        table: Any = read_text_part(path)[0]
+    else:
+        table = catalogue.configuration(job.model)
+        modelled = table is not None and table.get("model_type") in DEFAULTS
+        details = details_of(table, f"catalogue: {job.model.name}") if modelled else Details()
+        assumed = (f"{in_words(details, job.model)} (a config.json would say)",)
+    if options.expert_balance is not None:
+        if not any(kind.moe for kind in job.model.kinds):
+            raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
+        details = replace(details, balance=options.expert_balance)
+    return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
+
+
+def precision_of(job: Job) -> Precision:
+    """The formats in which a job is computed."""
+    recipe = job.recipe
+    if recipe.precision not in PRECISIONS:
+        raise Unsupported(
+            f"{recipe.precision}: the runtime computes in {', '.join(PRECISIONS)}",
+            where="--precision",
+            remedy="give --precision bf16",
+        )
+    if recipe.gradient_bytes not in (2, 4):
+        raise Unsupported(
+            f"{recipe.gradient_bytes}: the runtime sums gradients in 4 bytes, or in 2 (bfloat16)",
+            where="recipe: gradient_bytes",
+            remedy="set it to 4, or give --reduce-bf16",
+        )
+    precision = Precision.of(recipe.precision)
+    return replace(precision, reduce=torch.bfloat16) if recipe.gradient_bytes == 2 else precision
+
+
+def start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
+    """What the ranks of a job need to know of the arrangement."""
+    return JobStart(
+        arrangement=bundle.where,
+        job=bundle.site.jobs[number].name,
+        hosts=bundle.host_names(number),
+        site_hosts=frozenset(bundle.site.host_names),
+        traffic_class=bundle.classes()[number],
+        offset_s=bundle.choice.offset_s[number],
+        period_s=bundle.jobs[number].iteration_s,
+        start_at_s=None if options.start_at is None else parse_moment(options.start_at, "--start-at"),
+        settings=bundle.settings(number),
+        routes=bundle.paths(number),
+    )
 
 
 def run_attempts(request: TrainingRequest) -> None:
@@ -140,7 +240,7 @@ def run_attempts(request: TrainingRequest) -> None:
             if not request.quiet:
                 reason = str(error).strip().splitlines()[-1]
                 print(f"Failed ({reason}); continuing from {newest or 'the beginning'}", flush=True)
-        request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
+        request = replace(request, resume=newest is not None)
 
 
 def _newest(request: TrainingRequest) -> Path | None:
@@ -161,7 +261,7 @@ def train_rank(request: TrainingRequest) -> None:
         numerics(tf32=tf32, deterministic=request.options.deterministic),
         locked(out) if out is not None and reports else nullcontext(),
     ):
-        if out is not None and not (request.resume or request.resume_from):
+        if out is not None and not (request.resume or request.options.resume_from):
             check_free(out, None)
         session = Session(request.job, grid, request.settings, *_data(request))
         if out is not None and reports and request.config is not None:
@@ -193,8 +293,12 @@ class _TrainingRun:
         self.out = request.out
         self.started_at = 0
         self.recent: deque[MeasuredStep] = deque(maxlen=RECENT)
-        self.predicted = self._predicted() if request.options.compare else None
-        self.time = _predicted_time(request) if request.options.compare else None
+        self.predicted: Counter[Issue] | None = None
+        self.time: PredictedTime | None = None
+        if request.options.compare:
+            model, recipe, stage = request.job.model, request.job.recipe, session.grid.coordinates["pipeline"]
+            self.predicted = step_collectives(model, recipe, request.layout, stage=stage)
+            self.time = _predicted_time(request)
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.trace: Any = None
@@ -203,7 +307,7 @@ class _TrainingRun:
         """How long training stood still for a checkpoint before the step."""
 
     def _say(self, words: str) -> None:
-        if not self.request.quiet:
+        if self.reports and not self.request.quiet:
             print(words, flush=True)
 
     def run(self) -> None:
@@ -220,42 +324,25 @@ class _TrainingRun:
         with self._records() as tellers:
             start = self.request.start
             grid = self.session.grid
-            begun = None if start is None else start.begin(grid.rank, grid.device, self._announce)
+            begun = None if start is None else start.begin(grid.rank, grid.device, self._say)
             while self.session.steps_done < self.request.options.steps:
                 self._step(tellers)
             self.saving.wait()
         if start is not None:
             self._tell(start, begun)
         self._write_trace()
-        steady = self._steady()
-        self._announce(run_verdict(steady))
+        warm = self.started_at + WARM_UP
+        steady = [step for step in self.recent if step.step > warm] or list(self.recent)
+        self._say(run_verdict(steady))
         if self.request.options.compare:
             self._compare(steady)
 
-    def _steady(self) -> list[MeasuredStep]:
-        """The recent steps behind the warm-up; all of them if there are none."""
-        warm = self.started_at + WARM_UP
-        return [step for step in self.recent if step.step > warm] or list(self.recent)
-
-    def _announce(self, words: str) -> None:
-        if self.reports:
-            self._say(words)
-
     def _tell(self, start: JobStart, begun: dict[str, Any] | None) -> None:
         """Write what every rank of an arranged job saw."""
-        rows = [begun]
-        if dist.is_initialized():
-            rows *= dist.get_world_size()
-            dist.all_gather_object(rows, begun)
+        rows = of_every_rank(begun)
         if self.reports and self.request.seen is not None:
             document = {"schema": "weft.arranged-run/1", "job": start.job, "ranks": rows}
             write_text(self.request.seen, json.dumps(document, indent=1) + "\n")
-
-    def _predicted(self) -> Counter[Issue]:
-        request = self.request
-        return step_collectives(
-            request.job.model, request.job.recipe, request.layout, stage=self.session.grid.coordinates["pipeline"]
-        )
 
     def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.options.steps
@@ -265,47 +352,31 @@ class _TrainingRun:
             result = self.session.step()
         if self.stood:
             self.stood["checkpoint_s"] += self.saving.held_s
-        measured = self._evaluated(self._measured(result, log), last=last)
+        measured = self._measured(result, log)
+        if options.eval_every is not None and (last or measured.step % options.eval_every == 0):
+            loss = self.session.evaluate(options.eval_batches)
+            measured = replace(measured, eval_loss=loss, perplexity=exp(min(loss, 700.0)))
         self.recent.append(measured)
         if self.predicted is not None:
             self.equal = self.equal and Counter(measured.issued) == self.predicted
-        if self.reports:
-            self._say(step_line(measured, options.steps))
-            if measured.eval_loss is not None:
-                self._say(eval_line(measured))
-            record = step_record(measured) | self.stood
-            for tell in tellers:
-                tell(record)
+        self._say(step_line(measured, options.steps))
+        if measured.eval_loss is not None:
+            self._say(eval_line(measured))
+        record = step_record(measured) | self.stood
+        for tell in tellers:
+            tell(record)
         done, every = self.session.steps_done, options.save_every
         self.stood = {}
         if self.out is not None and (last or (every and done % every == 0)):
             self.stood = {"checkpoint_s": self._save(self.out)}
 
-    def _evaluated(self, measured: MeasuredStep, *, last: bool) -> MeasuredStep:
-        """With the loss on what is held out, after steps that ask for it."""
-        options = self.request.options
-        if options.eval_every is None or (measured.step % options.eval_every and not last):
-            return measured
-        loss = self.session.evaluate(options.eval_batches)
-        return replace(measured, eval_loss=loss, perplexity=exp(min(loss, 700.0)))
-
-    def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
-        tokens_per_s = self.request.job.recipe.tokens / result.seconds
+    def _measured(self, record: StepRecord, log: Log) -> MeasuredStep:
         mfu = None
         if self.peak_flops is not None:
             work = model_flops(self.request.job.model, self.request.job.recipe)
-            mfu = work / (result.seconds * self.peak_flops * self.request.layout.world)
-        return MeasuredStep(
-            step=result.step + 1,
-            loss=result.loss,
-            gradient_norm=result.gradient_norm,
-            learning_rate=self.request.settings.adam.rate_at(result.step),
-            seconds=result.seconds,
-            tokens_per_s=tokens_per_s,
-            mfu=mfu,
-            issued=tuple(log.issued),
-            exposed_s=log.exposed_s(),
-        )
+            mfu = work / (record.seconds * self.peak_flops * self.request.layout.world)
+        known = asdict(record) | {"mfu": mfu}
+        return MeasuredStep(**known, issued=tuple(log.issued), exposed_s=log.exposed_s())
 
     @contextmanager
     def _records(self) -> Iterator[list[Tell]]:
@@ -347,34 +418,30 @@ class _TrainingRun:
         """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
         seconds = self.session.save(folder, self.saving)
-        if self.reports:
-            still = f" in the background (training paused {format_seconds(seconds)})"
-            self._say(f"Saving {folder}{still}" if self.request.options.background_save else f"Saved {folder}")
+        still = f" in the background (training paused {format_seconds(seconds)})"
+        self._say(f"Saving {folder}{still}" if self.request.options.background_save else f"Saved {folder}")
         return seconds
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""
-        if self.request.resume_from is not None:
-            source = Path(self.request.resume_from)
-            check_checkpoint(source)
-            found = Resumed(source=source, state=self.session.load(source))
-        elif self.request.resume:
+        if self.request.resume:
             assert self.out is not None
             found = load_latest(self.session, self.out)
+        elif self.request.options.resume_from is not None:
+            source = Path(self.request.options.resume_from)
+            check_checkpoint(source)
+            found = Resumed(source=source, state=self.session.load(source))
         else:
             return
         if self.out is not None:
             check_free(self.out, self.session.steps_done)
-        if self.reports:
-            for problem in found.skipped:
-                self._say(f"Skipped a damaged checkpoint: {problem}")
-            self._say(f"Resumed from {found.source}")
-            for change in self.request.settings.adam.changes_from(found.state.adam):
-                self._say(f"Changed since the checkpoint: {change}")
+        for problem in found.skipped:
+            self._say(f"Skipped a damaged checkpoint: {problem}")
+        self._say(f"Resumed from {found.source}")
+        for change in self.request.settings.adam.changes_from(found.state.adam):
+            self._say(f"Changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:
-        if not self.reports:
-            return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
         ranks, micro_batches = counted(layout.world, "rank"), counted(self.session.micro_batches, "micro-batch")
@@ -383,7 +450,8 @@ class _TrainingRun:
             f"{recipe.global_batch:,} x {recipe.sequence:,} tokens per step, {recipe.precision}"
         )
         self._say(f"Layout: {format_degrees(layout)}, {micro_batches} of {layout.micro_batch}")
-        self._say(f"Data: {request.options.data or _synthetic(model.vocab)}")
+        best = "; its lowest loss is 1.21" if model.vocab >= LARGE_VOCABULARY else ""
+        self._say(f"Data: {request.options.data or f'synthetic (a Markov chain{best})'}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"Assumed: {note}")
         self._say(step_header())
@@ -408,12 +476,6 @@ class _TrainingRun:
             world = request.layout.world
             shown = f"{world - int(agree)} of {counted(world, 'rank')}"
             raise Differs(f"collectives differ from the prediction on {shown}")
-
-
-def _synthetic(vocabulary: int) -> str:
-    """The synthetic text, and its entropy where it is known."""
-    best = "; its lowest loss is 1.21" if vocabulary >= LARGE_VOCABULARY else ""
-    return f"synthetic (a Markov chain{best})"
 
 
 def _notes(request: TrainingRequest) -> Iterator[str]:

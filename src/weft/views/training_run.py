@@ -84,6 +84,14 @@ def by_axes(issued: Iterable[Issue]) -> dict[Axes, tuple[int, int]]:
     return dict(sorted(result.items()))
 
 
+def side_by_side(predicted: Counter[Issue], issued: Counter[Issue]) -> Iterator[tuple[Axes, Any, Any]]:
+    """Axes with how many collectives were predicted and issued over them, and the bytes of both."""
+    known, seen = by_axes(predicted.elements()), by_axes(issued.elements())
+    for axes in sorted(known.keys() | seen.keys()):
+        counts, sizes = zip(known.get(axes, (0, 0)), seen.get(axes, (0, 0)), strict=True)
+        yield axes, counts, sizes
+
+
 def comparison_view(
     *,
     predicted: Counter[Issue],
@@ -133,11 +141,10 @@ def _verdict(*, equal: bool, where: str) -> Paragraph:
 
 
 def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Table:
-    known, seen = by_axes(predicted.elements()), by_axes(issued.elements())
-    rows = []
-    for axes in sorted(known.keys() | seen.keys()):
-        counts, sizes = zip(known.get(axes, (0, 0)), seen.get(axes, (0, 0)), strict=True)
-        rows.append((axis_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes)))
+    rows = [
+        (axis_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes))
+        for axes, counts, sizes in side_by_side(predicted, issued)
+    ]
     return rows_grid(("axes", "predicted", "issued", "bytes predicted", "bytes issued"), rows, left=("axes",))
 
 

@@ -23,10 +23,10 @@ from weft.layout.mesh import GROUPS, JOINED, coordinates, groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import GRID_AXES, Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D  # noqa: E402  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.layers.norm import Norm4D  # noqa: E402
 from weft.runtime.layers.vocabulary import Embedding4D  # noqa: E402
+from weft.runtime.run.pipeline import build_stages  # noqa: E402  # noqa: E402
 
 PACKAGE = Path(weft.runtime.__file__).parent
 
@@ -203,7 +203,7 @@ def test_what_does_not_divide_is_refused_with_axis_and_size(build, words):
 )
 def test_models_that_do_not_divide_are_refused(model, degrees, words):
     with pytest.raises(BadInput, match=words):
-        Decoder4D(machine(**degrees), model, sequence=8)
+        build_stages(machine(**degrees), model, sequence=8)
 
 
 # The package --------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ class Watched(Collectives):
 
     def under_way(self):
         """How many collectives nobody has waited for."""
-        return sum(pending.under_way for pending in self.started)
+        return sum(pending._work is not None for pending in self.started)
 
 
 # Modules in another order -------------------------------------------------------------------------

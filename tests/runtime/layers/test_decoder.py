@@ -13,7 +13,8 @@ from torch.nn import functional  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.layers.decoder import Details, GatedSilu, Rotary, frequencies, split_heads  # noqa: E402
+from weft.runtime.layers.decoder import Details, Rotary, frequencies, split_heads  # noqa: E402
+from weft.runtime.layers.experts import GatedSilu  # noqa: E402
 
 
 def random(*shape):

@@ -37,9 +37,9 @@ class Layer:
         self.bias = torch.randn(sum(self.parts), generator=generator, dtype=dtype)
         for parameter in (self.weight, self.bias):
             parameter.requires_grad_()
-        self.layer.weight.holding().fill(self._weight)
+        self.layer.weight.holding.fill(self._weight)
         if bias:
-            self.layer.bias.holding().fill(self._bias)
+            self.layer.bias.holding.fill(self._bias)
 
     def _weight(self, name, shape, offsets, sizes):
         assert name == "layer.weight"
@@ -74,7 +74,7 @@ class Layer:
     def gradients(self):
         """This rank's gradients of weight (this rank's piece, summed over data too) and bias, and the whole's
         parts."""
-        holding = self.layer.weight.holding()
+        holding = self.layer.weight.holding
         found = self.machine.collectives.all_reduce(self.layer.weight.shard.grad, *holding.sum_over).wait()
         want = torch.zeros_like(found)
         for one in holding.placement.rectangles():
@@ -83,7 +83,7 @@ class Layer:
             want[one.start : one.start + part.numel()] = part.flatten()
         yield "weight", found, want
         if self.layer.bias is not None:
-            holding = self.layer.bias.holding()
+            holding = self.layer.bias.holding
             found = self.machine.collectives.all_reduce(holding.parameter.grad, *holding.sum_over).wait()
             yield "bias", found, torch.cat([self.bias.grad[slice(*rows)] for rows in holding.placement.rows])
 

@@ -73,7 +73,7 @@ def compared(layout, vocab, hidden, precision="fp64", spread=1.0):
 
     embedding = Embedding4D(machine, "table", vocab, hidden, padding_index=PADDING)
     head = Head4D(machine, "head", vocab, hidden, bias=True)
-    for holding in (embedding.table.holding(), head.table.holding(), head.bias.holding()):
+    for holding in (embedding.table.holding, head.table.holding, head.bias.holding):
         holding.fill(plain.value)
     found = embedding(plain.ids[own])
     found.backward(part(plain.slope))

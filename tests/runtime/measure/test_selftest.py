@@ -37,14 +37,14 @@ def test_all_holds_on_every_grid(ranks, monkeypatch):
 
 
 def test_losses_that_differ_fail(monkeypatch):
-    grid = SimpleNamespace(device=torch.device("cpu"))
+    grid = SimpleNamespace(device=torch.device("cpu"), world=None)
     monkeypatch.setattr(selftest, "_losses", lambda job, grid: [1.0, 2.0])
     assert selftest._parity("x=2", grid, [1.0, 2.0]).verdict == "holds"
     assert selftest._parity("x=2", grid, [1.0, 2.0 + 1e-8]).verdict == "fails"
 
 
 def test_memory_off_the_estimate_fails(monkeypatch):
-    grid = SimpleNamespace(device=torch.device("cpu"))
+    grid = SimpleNamespace(device=torch.device("cpu"), world=None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**30)
     for estimated, verdict in ((2.0**30, "holds"), (1.2 * 2**30, "fails"), (None, "seen")):
         assert selftest._memory("x=2", grid, estimated).verdict == verdict

@@ -35,6 +35,7 @@ from weft.codec import Coded, Range, decode, shown
 from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import read_text, sync_folder, write_text
+from weft.runtime.core.collectives import of_every_rank
 from weft.runtime.core.placement import FlatRange
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
@@ -366,7 +367,7 @@ class FolderReader:
     """
 
     def __init__(self, folder: Path, entries: Mapping[str, TensorEntry]) -> None:
-        self._folder, self._entries = folder, entries
+        self.folder, self.entries = folder, entries
 
     def fill(self, pieces: Sequence[Piece]) -> None:
         """Give pieces their values; every rectangle of which they need a part is read once."""
@@ -374,27 +375,27 @@ class FolderReader:
         for piece in pieces:
             targets[piece.name] += piece.views()
         for name, views in targets.items():
-            entry = self._entries[name]
-            for chunk in entry.chunks:
-                stored: Tensor | None = None
-                for offsets, sizes, values in views:
-                    low = tuple(map(max, chunk.offsets, offsets))
-                    common = tuple(map(min, _stops(chunk.offsets, chunk.sizes), _stops(offsets, sizes)))
-                    if all(start < stop for start, stop in zip(low, common, strict=True)):
-                        stored = self._values(entry, chunk) if stored is None else stored
-                        values[_window(low, common, offsets)].copy_(stored[_window(low, common, chunk.offsets)])
+            self._fill(self.entries[name], views)
 
     def tensor(self, name: str) -> Tensor:
         """A tensor from all its rectangles."""
-        entry = self._entries[name]
+        entry = self.entries[name]
         result = torch.empty(entry.shape, dtype=entry.format)
-        for chunk in entry.chunks:
-            stops = _stops(chunk.offsets, chunk.sizes)
-            result[_window(chunk.offsets, stops, (0,) * len(stops))] = self._values(entry, chunk)
+        self._fill(entry, [((0,) * result.ndim, entry.shape, result)])
         return result
 
+    def _fill(self, entry: TensorEntry, views: Sequence[tuple[Shape, Shape, Tensor]]) -> None:
+        for chunk in entry.chunks:
+            stored: Tensor | None = None
+            for offsets, sizes, values in views:
+                low = tuple(map(max, chunk.offsets, offsets))
+                common = tuple(map(min, _stops(chunk.offsets, chunk.sizes), _stops(offsets, sizes)))
+                if all(start < stop for start, stop in zip(low, common, strict=True)):
+                    stored = self._values(entry, chunk) if stored is None else stored
+                    values[_window(low, common, offsets)].copy_(stored[_window(low, common, chunk.offsets)])
+
     def _values(self, entry: TensorEntry, chunk: ChunkEntry) -> Tensor:
-        path = self._folder / chunk.file
+        path = self.folder / chunk.file
         raw = bytearray(prod(chunk.sizes) * entry.format.itemsize)
         with path.open("rb") as file:
             file.seek(chunk.start)
@@ -522,15 +523,6 @@ def _damage() -> Iterator[None]:
         raise Damaged(error.what, where=error.where, remedy=error.remedy) from None
 
 
-def _gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """A value of every rank."""
-    values = [value]
-    if dist.is_initialized():
-        values *= dist.get_world_size()
-        dist.all_gather_object(values, value, group=group)
-    return values
-
-
 def _together(folder: Path, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """What every rank does before any goes on; where one cannot, every rank raises its problem."""
     result: T | None = None
@@ -542,7 +534,7 @@ def _together(folder: Path, work: Callable[[], T], group: dist.ProcessGroup | No
     except OSError as error:
         remedy = "every rank needs the folder, on one file system" if isinstance(error, FileNotFoundError) else None
         problem = BadInput(error.strerror or str(error), where=str(error.filename or folder), remedy=remedy)
-    for first in filter(None, _gathered(problem, group)):
+    for first in filter(None, of_every_rank(problem, group)):
         raise first
     return cast(T, result)
 
@@ -553,7 +545,7 @@ def _check_same(folder: Path, state: Mapping[str, Json]) -> None:
     for name in (STATE, INDEX):
         with (folder / name).open("rb") as file:
             digests.append(file_digest(file, "sha256").hexdigest())
-    ranks = _gathered((digests, f"step {state.get('step')} of {folder}"))
+    ranks = of_every_rank((digests, f"step {state.get('step')} of {folder}"))
     for rank, (rank_digests, where) in enumerate(ranks):
         if rank_digests != ranks[0][0]:
             raise BadInput(

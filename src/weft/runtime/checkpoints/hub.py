@@ -23,7 +23,7 @@ from weft.errors import BadInput, Unsupported
 from weft.files import read_text, refused, write_text, writing
 from weft.model.huggingface import read_config, read_text_part
 from weft.model.spec import Attention, MixtureOfExperts, Model
-from weft.runtime.checkpoints.checkpoint import MOMENTS, FolderReader, TensorEntry, raw_bytes, read_index, read_state
+from weft.runtime.checkpoints.checkpoint import MOMENTS, FolderReader, raw_bytes, read_index, read_state
 from weft.units import counted
 
 INDEX = "model.safetensors.index.json"
@@ -301,7 +301,7 @@ def export_hub(
             where=str(place),
             remedy="give the model's with --config, or export without --to hf",
         )
-    family, saved = family_of(place), SavedParameters(source)
+    family, saved = family_of(place), saved_parameters(source)
     tensors = list(_hub_tensors(saved, parts(read_config(place), family), source, dtype))
     _make_empty(target)
     files = _files(tensors, largest_bytes)
@@ -327,7 +327,7 @@ def _make_empty(target: Path) -> None:
 
 
 def _hub_tensors(
-    saved: SavedParameters, hub_parts: dict[str, HubPart], source: Path, dtype: str | None
+    saved: FolderReader, hub_parts: dict[str, HubPart], source: Path, dtype: str | None
 ) -> Iterator[_FileTensor]:
     """The hub's tensors, in the order of Weft's parameters."""
     different = sorted(saved.entries.keys() ^ hub_parts.keys())
@@ -386,7 +386,7 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
         BadInput: the folder is not a checkpoint, damaged or cannot be read, or the file cannot be written.
     """
     source = Path(folder)
-    state, saved = read_state(source), SavedParameters(source)
+    state, saved = read_state(source), saved_parameters(source)
     tensors = [
         _FileTensor(name=name, dtype=entry.format, shape=entry.shape, source=name)
         for name, entry in saved.entries.items()
@@ -394,29 +394,18 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
     _write(file, tensors, saved, {"weft": json.dumps(state)})
 
 
-class SavedParameters:
+def saved_parameters(folder: Path) -> FolderReader:
     """The parameters of a checkpoint, without the optimizer's moments.
 
     Raises:
         BadInput: it is damaged or cannot be read.
     """
-
-    def __init__(self, folder: Path) -> None:
-        index = read_index(folder)
-        self.entries: dict[str, TensorEntry] = {name: index[name] for name in index if not name.endswith(_MOMENTS)}
-        self._folder, self._reader = folder, FolderReader(folder, index)
-
-    def values(self, name: str) -> Tensor:
-        """A whole parameter."""
-        try:
-            return self._reader.tensor(name)
-        except OSError as error:
-            where = str(error.filename or self._folder)
-            raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+    index = read_index(folder)
+    return FolderReader(folder, {name: entry for name, entry in index.items() if not name.endswith(_MOMENTS)})
 
 
 def _write(
-    path: str | os.PathLike[str], tensors: Sequence[_FileTensor], saved: SavedParameters, metadata: Mapping[str, str]
+    path: str | os.PathLike[str], tensors: Sequence[_FileTensor], saved: FolderReader, metadata: Mapping[str, str]
 ) -> None:
     """A safetensors file; of the parameters one is in memory at a time."""
     names = {dtype: name for name, dtype in STORED.items()}
@@ -432,6 +421,10 @@ def _write(
     with writing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for parameter, rows in groupby(tensors, lambda tensor: tensor.source):
-            values = saved.values(parameter)
+            try:
+                values = saved.tensor(parameter)
+            except OSError as error:
+                where = str(error.filename or saved.folder)
+                raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
             for tensor in rows:
                 file.write(raw_bytes(tensor.of(values)))

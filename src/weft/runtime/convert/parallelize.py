@@ -131,12 +131,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     roles = matched(model, plan)
     _check_covered(model, roles)
     easy = _is_easy(roles)
-    _check_hooks(model, roles, easy=easy)
+    _check_modules(model, roles, easy=easy)
     _check_ties(model, roles)
-    if easy:
-        _check_statistics(model)
-    else:
-        _check_norms(model, roles)
     converted = _converted(model, machine, roles)
     rows_over = EVERY_ROW if easy else ROWS
     replicated = _replicated(model, machine, roles, rows_over)
@@ -146,7 +142,6 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         if isinstance(role, Heads)
         for item in role.divided(machine, name, model.get_submodule(name))
     ]
-    _check_buffers(model, machine)
     blocks = blocks_of(model, {model.get_submodule(name) for name in converted})
     check_recomputable(blocks, machine.grid.layout)
     _check_same(model, machine)
@@ -275,19 +270,34 @@ def _check_layout(machine: Machine) -> None:
             raise Unsupported(f"a plain model cannot have {what}", where="layout", remedy=remedy)
 
 
-def _check_hooks(model: nn.Module, roles: Mapping[str, Role], *, easy: bool) -> None:
-    """Hooks would see a rank's features, and those of replaced modules would be lost."""
+def _check_modules(model: nn.Module, roles: Mapping[str, Role], *, easy: bool) -> None:
+    """Refuse what would see one rank's features, or in easy mode one rank's rows, and take them for all."""
     for name, module in model.named_modules():
-        if easy and not isinstance(roles.get(name), Easy):
+        kind = type(module).__name__
+        hooks = [hook for hook in _HOOKS if vars(module).get(hook)]
+        if hooks and (not easy or isinstance(roles.get(name), Easy)):
+            what = hooks[0].strip("_").replace("_", " ").removesuffix("s")
+            problem = f"has a {what}, which would see the features of one rank alone"
+            remedy = "remove it (weight_norm adds one too)"
+        elif easy and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            problem = f"would take the statistics of one rank's rows alone ({kind})"
+            remedy = "use a LayerNorm or GroupNorm"
+        elif easy and isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            problem = f"would take the statistics of one rank's rows alone ({kind})"
+            remedy = "set track_running_stats=False"
+        elif not easy and "norm" in kind.lower() and name not in roles and _is_bare(module):
+            problem = f"is a {kind} without weights, over features that are split"
+            remedy = "make it affine, and give it the role Norm()"
+        else:
             continue
-        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-            if vars(module).get(kind):
-                what = kind.strip("_").replace("_", " ").removesuffix("s")
-                raise Unsupported(
-                    f"has a {what}, which would see the features of one rank alone",
-                    where=name or "the model itself",
-                    remedy="remove it (weight_norm adds one too)",
-                )
+        raise Unsupported(problem, where=name or "the model itself", remedy=remedy)
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _is_bare(module: nn.Module) -> bool:
+    return next(module.children(), None) is None and next(module.parameters(), None) is None
 
 
 def _check_ties(model: nn.Module, roles: Mapping[str, Role]) -> None:
@@ -324,47 +334,14 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def _check_norms(model: nn.Module, roles: Mapping[str, Role]) -> None:
-    """Norms without weights are in no plan, and would take a rank's features for all."""
-    for name, module in model.named_modules():
-        alone = next(module.children(), None) is None and next(module.parameters(), None) is None
-        if alone and "norm" in type(module).__name__.lower() and name not in roles:
-            raise Unsupported(
-                f"is a {type(module).__name__} without weights, over features that are split",
-                where=name,
-                remedy="make it affine, and give it the role Norm()",
-            )
-
-
-def _check_statistics(model: nn.Module) -> None:
-    """In easy mode each rank would take, or keep, the statistics of one rank's rows."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            remedy = "use a LayerNorm or GroupNorm"
-        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-            remedy = "set track_running_stats=False"
-        else:
-            continue
-        raise Unsupported(
-            f"would take the statistics of one rank's rows alone ({type(module).__name__})",
-            where=name or "the model itself",
-            remedy=remedy,
-        )
-
-
-def _check_buffers(model: nn.Module, machine: Machine) -> None:
-    for name, buffer in model.named_buffers():
-        if buffer.is_meta and machine.grid.device.type != "meta":
-            raise BadInput(
-                "is a buffer on the meta device",
-                where=name,
-                remedy="compute it on a real device first; parameters alone may stay on meta",
-            )
-
-
 def _check_same(model: nn.Module, machine: Machine) -> None:
     """Every rank has the same parameters and buffers: sums of their bits agree."""
-    everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    buffers = dict(model.named_buffers())
+    for name, buffer in buffers.items():
+        if buffer.is_meta and machine.grid.device.type != "meta":
+            remedy = "compute it on a real device first; parameters alone may stay on meta"
+            raise BadInput("is a buffer on the meta device", where=name, remedy=remedy)
+    everything = {**dict(model.named_parameters()), **buffers}
     different = differing(machine, {name: one.detach() for name, one in everything.items()}, *EVERY_ROW)
     if different:
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
@@ -425,7 +402,7 @@ def _replicated(
             first, *others = names[plain]
             shape = tuple(plain.shape)
             result[plain] = Replicated.of(machine, first, shape, tuple(others), rows_over)
-            fill(result[plain].holding(), plain.detach(), Stored(shape))
+            fill(result[plain].holding, plain.detach(), Stored(shape))
     return result
 
 
@@ -439,7 +416,7 @@ def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) 
 def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:
     """Fill what has been built from the plain model."""
     plain, built = dict(model.named_parameters()), nn.ModuleList(converted.values())
-    stored = stored_of(built)
+    stored = {f"{name}.weight": one.stored for name, one in converted.items()}
     for holding in holdings(built):
         fill(holding, plain[holding.name].detach(), stored.get(holding.name))
 
@@ -533,70 +510,52 @@ class _Known:
         return result
 
     def check_whole(self, name: str, value: Tensor) -> None:
-        here: Tensor
-        if name in self.buffers:
-            here = self.buffers[name]
-            shape = tuple(here.shape)
-        else:
-            here = self.held[name].parameter
-            stored = self.stored.get(name)
-            shape = self.held[name].placement.shape if stored is None else stored.shape
+        here = self.buffers[name] if name in self.buffers else self.held[name].parameter
+        shape = tuple(here.shape) if name in self.buffers else self.held[name].placement.shape
+        if name in self.stored:
+            shape = self.stored[name].shape
+        problem: tuple[str, str | None] | None = None
         if type(value) not in (Tensor, nn.Parameter, nn.Buffer):
-            raise BadInput(f"is a {type(value).__name__}, no plain tensor", where=f"state: {name}")
-        if value.shape != shape:
-            raise BadInput(
-                f"has the shape {tuple(value.shape)}, but the whole is {shape}",
-                where=f"state: {name}",
-                remedy="give whole tensors",
-            )
-        if value.is_meta:
-            raise BadInput("is on the meta device", where=f"state: {name}", remedy="give values")
-        _check_format(name, value, here)
+            problem = f"is a {type(value).__name__}, no plain tensor", None
+        elif value.shape != shape:
+            problem = f"has the shape {tuple(value.shape)}, but the whole is {shape}", "give whole tensors"
+        elif value.is_meta:
+            problem = "is on the meta device", "give values"
+        elif torch.promote_types(value.dtype, here.dtype) != here.dtype:
+            there, own = (str(one.dtype).removeprefix("torch.") for one in (value, here))
+            problem = f"is {there}, but {own} here", f"convert it to {own} first"
+        if problem is not None:
+            raise BadInput(problem[0], where=f"state: {name}", remedy=problem[1])
 
 
 def _known(model: nn.Module) -> _Known:
     """Names of a model that has been parallelized."""
-    machines = [parameter.machine for parameter in model.parameters() if isinstance(parameter, Replicated)]
+    machines: list[Machine] = []
+    stored: dict[str, Stored] = {}
+    ties: dict[str, str] = {}
     for name, module in model.named_modules():
-        if isinstance(module, Converted):
-            machines.append(module.machine)
-            if module.name != name:
-                raise BadInput(
-                    f"its {name} was {module.name} when it was parallelized",
-                    where=type(model).__name__,
-                    remedy="give the model that prepare returned",
-                )
+        if not isinstance(module, Converted):
+            continue
+        machines.append(module.machine)
+        if module.name != name:
+            raise BadInput(
+                f"its {name} was {module.name} when it was parallelized",
+                where=type(model).__name__,
+                remedy="give the model that prepare returned",
+            )
+        if module.stored is not None:
+            stored[f"{name}.weight"] = module.stored
+        if module.tied is not None:
+            ties[f"{name}.weight"] = f"{module.tied}.weight"
+    for parameter in model.parameters():
+        if isinstance(parameter, Replicated):
+            machines.append(parameter.machine)
+            stored[parameter.plain_name] = Stored(tuple(parameter.shape))
+            ties |= dict.fromkeys(parameter.second_names, parameter.plain_name)
     if not machines:
         raise BadInput("has not been parallelized", where=type(model).__name__)
-    return _Known(
-        machine=machines[0],
-        held={holding.name: holding for holding in holdings(model)},
-        stored=stored_of(model),
-        ties=dict(_ties(model)),
-        buffers=dict(_buffers(model)),
-    )
-
-
-def stored_of(model: nn.Module) -> dict[str, Stored]:
-    """Parameters that the plain model stores in another way, by name."""
-    result = {}
-    for module in model.modules():
-        if isinstance(module, Converted) and module.stored is not None:
-            result[f"{module.name}.weight"] = module.stored
-    for parameter in model.parameters():
-        if isinstance(parameter, Replicated):
-            result[parameter.plain_name] = Stored(tuple(parameter.shape))
-    return result
-
-
-def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Second names of tied parameters, and their first ones."""
-    for module in model.modules():
-        if isinstance(module, Converted) and module.tied is not None:
-            yield f"{module.name}.weight", f"{module.tied}.weight"
-    for parameter in model.parameters():
-        if isinstance(parameter, Replicated):
-            yield from ((name, parameter.plain_name) for name in parameter.second_names)
+    held = {holding.name: holding for holding in holdings(model)}
+    return _Known(machine=machines[0], held=held, stored=stored, ties=ties, buffers=dict(_buffers(model)))
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -617,12 +576,6 @@ def _check_names(given: Iterable[str], expected: set[str]) -> None:
                 where="state",
                 remedy="give all parameters and persistent buffers of the plain model, by their names",
             )
-
-
-def _check_format(name: str, value: Tensor, here: Tensor) -> None:
-    if torch.promote_types(value.dtype, here.dtype) != here.dtype:
-        there, own = (str(one.dtype).removeprefix("torch.") for one in (value, here))
-        raise BadInput(f"is {there}, but {own} here", where=f"state: {name}", remedy=f"convert it to {own} first")
 
 
 def _once(machine: Machine, flat: Flat) -> Iterator[tuple[str, FlatRange, Tensor]]:

@@ -335,7 +335,9 @@ class _Passes:
         if not callable(self._loss):
             return 1 / rows.counted()
         ignored = getattr(self._loss, "ignore_index", IGNORED)
-        if _takes_ids(self._loss) and bool((rows.every_target == ignored).any()):
+        by_ids = isinstance(self._loss, nn.CrossEntropyLoss | nn.NLLLoss)
+        by_ids = by_ids or self._loss in (functional.cross_entropy, functional.nll_loss)
+        if by_ids and bool((rows.every_target == ignored).any()):
             raise BadInput(
                 f"some targets are {ignored}: a mean over a rank's own rows would weigh the others unequally",
                 where="batch",
@@ -382,8 +384,7 @@ class _Stages:
 
     def run(self, rows: _Rows, *, trains: bool) -> Tensor:
         """As of ``_Passes``."""
-        passes, tokens = self._passes(rows), self._tokens(rows)
-        return passes.run(*tokens) if trains else passes.evaluate(*tokens)
+        return self._passes(rows).run(*self._tokens(rows), trains=trains)
 
     def _tokens(self, rows: _Rows) -> tuple[Tensor, Tensor]:
         for what, ids in (("inputs", rows.inputs), ("targets", rows.targets)):
@@ -521,14 +522,6 @@ def _optimizer(flat: Flat, choice: OptimizerChoice | None) -> Optimizer | torch.
             remedy="give AdamSettings(rate=...), or functools.partial(torch.optim.SGD, lr=...)",
         )
     return torch_optimizer(flat, kind, **options)
-
-
-def _takes_ids(loss: LossFunction) -> bool:
-    """Whether a loss of torch leaves targets out."""
-    return isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or loss in (
-        functional.cross_entropy,
-        functional.nll_loss,
-    )
 
 
 def _check_mean(loss: LossFunction, vocabulary: int | None) -> None:

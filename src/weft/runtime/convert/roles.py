@@ -14,7 +14,7 @@ or one twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -255,7 +255,7 @@ class Easy4D(nn.Module):
     def __init__(self, layer: Layer4D, *, bias: bool) -> None:
         super().__init__()
         layer.gathers_rows = layer.scatters_rows = True
-        layer.weight.rows_over = EVERY_ROW
+        layer.weight.holding = replace(layer.weight.holding, rows_over=EVERY_ROW)
         self.layer = layer
         self.bias = None
         if bias:
@@ -628,10 +628,10 @@ class Converted(nn.Module):
         rows = self.machine.last.made("rows", input, self.features_at, lambda: plain(input).reshape(-1, *one))
         out = self.layer(rows)[:, : self.gives]
         result = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
-        if self._says_axes():
+        if self.draws is not None and self.draws.parts and self.machine.grid.size(*self.splits) > 1:
             self._check_known(isinstance(input, Split))
             cut = TensorCut(frozenset({result.ndim + self.features_at}), self.fused)
-            result = marked(result, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
+            result = marked(result, self.draws, *self.splits, cut=cut, origin=self.name)
         return result
 
     def _share(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -643,10 +643,6 @@ class Converted(nn.Module):
         if input.shape[self.features_at] != cast(int, self.takes) * size:
             return input
         return own_part(self.machine.collectives, plain(input), axis, self.features_at)
-
-    def _says_axes(self) -> bool:
-        """Whether its output is to know that it is split."""
-        return self.draws is not None and self.draws.parts and self.machine.grid.size(*self.splits) > 1
 
     def _check_known(self, known: bool) -> None:
         """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""

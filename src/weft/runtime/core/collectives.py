@@ -70,27 +70,16 @@ class Waitable(Protocol):
         """Wait for it."""
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A collective or a cast under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_kind", "_log", "_result", "_work")
-
-    def __init__(
-        self,
-        result: Tensor,
-        work: Waitable | None = None,
-        inputs: Tensor | None = None,
-        axes: tuple[str, ...] = (),
-        log: Log | None = None,
-        kind: str = "",
-    ) -> None:
-        self._result, self._work, self._inputs = result, work, inputs
-        self._axes, self._log, self._kind = axes, log, kind
-
-    @property
-    def under_way(self) -> bool:
-        """Whether there is something to wait for."""
-        return self._work is not None
+    _result: Tensor
+    _work: Waitable | None = None
+    _inputs: Tensor | None = None
+    _axes: tuple[str, ...] = ()
+    _log: Log | None = None
+    _kind: str = ""
 
     def wait(self) -> Tensor:
         """Wait until the result can be used."""
@@ -301,6 +290,15 @@ def _parts(calls: Collectives, axis: str, dim: int, part: Tensor) -> Tensor:
 
 
 T = TypeVar("T")
+
+
+def of_every_rank(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """A value of every rank, on all of them."""
+    values = [value]
+    if dist.is_initialized():
+        values *= dist.get_world_size()
+        dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def from_first_rank(work: Callable[[], T]) -> T:

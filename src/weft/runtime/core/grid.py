@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -101,19 +100,10 @@ class Grid:
     def _join_axes(self, world: dist.ProcessGroup, axes: tuple[str, ...]) -> None:
         wide = self._wide(axes)
         if wide and wide not in self._groups:
-            self._groups[wide] = self._made(world, wide)
-
-    def _made(self, world: dist.ProcessGroup, wide: tuple[str, ...]) -> dist.ProcessGroup:
-        order = self.layout.order
-        if self.size(*wide) == self.layout.world:
-            return world
-        outer_first = tuple(reversed(order))
-        ranks = np.arange(self.layout.world).reshape([getattr(self.layout, axis) for axis in outer_first])
-        last = [outer_first.index(axis) for axis in wide]
-        every = np.moveaxis(ranks, last, range(-len(wide), 0)).reshape(-1, self.size(*wide))
-        made = self._own(world, every.tolist())
-        assert made is not None
-        return made
+            alone = self.size(*wide) == self.layout.world
+            made = world if alone else self._own(world, rank_groups(self.layout, wide).tolist())
+            assert made is not None
+            self._groups[wide] = made
 
     def _own(self, world: dist.ProcessGroup, every: list[list[int]]) -> dist.ProcessGroup | None:
         """This rank's group of some that have no rank in common; it meets the ranks of that alone."""

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.model.spec import Model
-from weft.runtime.core.collectives import Pending
+from weft.runtime.core.collectives import Pending, of_every_rank
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import FlatRange, Range
@@ -146,14 +146,11 @@ class Matrix(nn.Module):
         grid = machine.grid
         size = prod(self.block_shape)
         self.cut_over = grid.shard if cut_over is None else cut_over
-        self.copied_over = grid.replica if copied_over is None else copied_over
         cut = -(-size // grid.size(*self.cut_over))
         start, stop = grid.index(*self.cut_over) * cut, (grid.index(*self.cut_over) + 1) * cut
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
-        self.split_over = (*split_over, *self.cut_over)
         self.alone = grid.size(*self.cut_over) == 1
         """No other rank has a part of the block, which is cast and not gathered."""
-        self.on_ends = False
         self.uses = 1
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
         self.accumulated: Callable[[nn.Parameter], None] | None = None
@@ -162,22 +159,16 @@ class Matrix(nn.Module):
         """Where ``Flat`` wants the gradient; the first one of a step is copied there."""
         self.input: Tensor | None = None
         """What ``as_leaf`` gave, while torch.compile's graph has it as an input."""
-        self.rows_over: tuple[str, ...] = ROWS
-        """As of ``Holding``."""
         values = torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device)
         self.shard = _ownerless(machine, nn.Parameter(values))
-
-    def holding(self) -> Holding:
-        return Holding(
-            name=f"{self.name}.weight",
+        self.holding = Holding(
+            name=f"{name}.weight",
             parameter=self.shard,
             placement=self.placement,
-            sum_over=self.copied_over,
-            split_over=self.split_over,
+            sum_over=grid.replica if copied_over is None else copied_over,
+            split_over=(*split_over, *self.cut_over),
             matrix=True,
             decayed=True,
-            on_ends=self.on_ends,
-            rows_over=self.rows_over,
         )
 
     def gather(self) -> Tensor:
@@ -293,33 +284,27 @@ class Vector(nn.Module):
         initial: float = 0.0,
     ) -> None:
         super().__init__()
-        self.name = name
         rows = rows or ((0, shape[0]),)
         columns = columns or (0, prod(shape[1:]))
         height = height or sum(stop - start for start, stop in rows)
         local_shape = (height, columns[1] - columns[0])[: len(shape)]
-        self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
         apart = own_heads or (own_tokens and machine.rows_cut)
-        self.sum_over = sum_over or (("x", *ROWS) if apart else ROWS)
-        self.split_over = split_over
         values = torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)
         self.values = _ownerless(machine, nn.Parameter(values))
+        self.holding = Holding(
+            name=name,
+            parameter=self.values,
+            placement=FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape)),
+            sum_over=sum_over or (("x", *ROWS) if apart else ROWS),
+            split_over=split_over,
+            matrix=False,
+            decayed=len(shape) > 1,
+        )
         self._compute = machine.precision.compute
 
     def forward(self) -> Tensor:
         """The values in the format of computation."""
         return self.values.to(self._compute)
-
-    def holding(self) -> Holding:
-        return Holding(
-            name=self.name,
-            parameter=self.values,
-            placement=self.placement,
-            sum_over=self.sum_over,
-            split_over=self.split_over,
-            matrix=False,
-            decayed=len(self.placement.shape) > 1,
-        )
 
 
 class Replicated(nn.Parameter):
@@ -351,7 +336,9 @@ class Replicated(nn.Parameter):
         made.rows_over = rows_over
         return made
 
+    @property
     def holding(self) -> Holding:
+        """What the rank holds: all of it."""
         size = self.numel()
         shape = (size,) if self.ndim < 2 else (self.shape[0], size // self.shape[0])
         placement = FlatRange(shape=shape, rows=((0, shape[0]),), columns=(0, size // shape[0]), start=0, stop=size)
@@ -373,8 +360,8 @@ def holdings(model: nn.Module) -> list[Holding]:
     Raises:
         BadInput: a parameter that no Weft module made.
     """
-    result = [module.holding() for module in model.modules() if isinstance(module, Matrix | Vector)]
-    result += [parameter.holding() for parameter in model.parameters() if isinstance(parameter, Replicated)]
+    result = [module.holding for module in model.modules() if isinstance(module, Matrix | Vector)]
+    result += [parameter.holding for parameter in model.parameters() if isinstance(parameter, Replicated)]
     known = {id(holding.parameter) for holding in result}
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
@@ -459,10 +446,7 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
         if different and not words:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
             words = f"copies of {different[0]}{more} along {axis} differ"
-    result: list[str] = [words]
-    if machine.grid.runs:
-        result = [""] * dist.get_world_size()
-        dist.all_gather_object(result, words)
+    result = of_every_rank(words) if machine.grid.runs else [words]
     rank = next((rank for rank, said in enumerate(result) if said), None)
     if rank is not None:
         raise Diverged(

@@ -11,23 +11,19 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.check import check_runnable
-from weft.layout.spec import Layout
 from weft.model._families import Fields
 from weft.model.huggingface import read_text_part
-from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix
 from weft.runtime.core.placement import share
@@ -41,12 +37,10 @@ from weft.runtime.layers.attention import (
     own_tokens,
     ring_attention,
 )
-from weft.runtime.layers.experts import Experts4D
+from weft.runtime.layers.experts import Activation, Experts4D, FeedForward4D
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, positions_table, vocabulary_matrix
-
-Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,112 +83,16 @@ class Stage:
     """
 
     blocks: tuple[int, ...]
-    recomputed: int = 0
-    first: bool = True
-    last: bool = True
-
-    @classmethod
-    def whole(cls, model: Model, layout: Layout) -> Stage:
-        """All of a model."""
-        return cls(blocks=tuple(range(model.layers)), recomputed=recomputed_blocks(model, layout))
-
-
-def recomputed_blocks(model: Model, layout: Layout) -> int:
-    """How many blocks of a stage are recomputed at most."""
-    return (layout.recompute_layers or model.layers) if layout.recompute == "full" else 0
-
-
-class FeedForward4D(nn.Module):
-    """Two linear layers; gated ones multiply the first one's two halves (SwiGLU, arXiv 2002.05202)."""
-
-    def __init__(
-        self, machine: Machine, name: str, hidden: int, layer: FeedForward, activation: Activation | None
-    ) -> None:
-        super().__init__()
-        self.gated = layer.gated
-        self.activation = activation or ("silu" if layer.gated else "gelu")
-        outputs = (layer.intermediate,) * (2 if layer.gated else 1)
-        self.fc1 = Linear4D(machine, f"{name}.fc1", hidden, outputs, bias=layer.bias)
-        self.fc2 = Linear4D(machine, f"{name}.fc2", layer.intermediate, hidden, kind="transposed", bias=layer.bias)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.fc2(_between(self.fc1(rows), self.activation, self.gated))  # type: ignore[no-any-return]
-
-
-def _between(up: Tensor, activation: Activation, gated: bool) -> Tensor:
-    """What a feed-forward layer's second product takes."""
-    if gated and activation == "silu" and not torch.compiler.is_compiling():
-        return cast(Tensor, GatedSilu.apply(up))  # type: ignore[no-untyped-call]
-    if gated:
-        gate, value = up.chunk(2, dim=1)
-        return _activate(activation, gate) * value
-    return _activate(activation, up)
-
-
-class GatedSilu(Function):
-    """SiLU of the first half of the features times the second; PyTorch's own would also keep the SiLU for backward."""
-
-    @staticmethod
-    def forward(ctx: Any, both: Tensor) -> Tensor:
-        ctx.save_for_backward(both)
-        gate, value = both.chunk(2, dim=1)
-        return functional.silu(gate).mul_(value)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (both,) = ctx.saved_tensors
-        gate, value = both.chunk(2, dim=1)
-        slope = torch.empty_like(both)
-        for_gate, for_value = slope.chunk(2, dim=1)
-        torch.ops.aten.silu.out(gate, out=for_value).mul_(gradients[0])
-        torch.mul(gradients[0], value, out=for_gate)
-        torch.ops.aten.silu_backward.grad_input(for_gate, gate, grad_input=for_gate)
-        return slope
-
-
-def _experts(
-    machine: Machine, name: str, hidden: int, moe: MixtureOfExperts, details: Details, sequence: int
-) -> Experts4D:
-    activation = details.activation or ("silu" if moe.expert.gated else "gelu")
-    shared = None
-    if moe.shared is not None:
-        shared = FeedForward4D(machine, f"{name}.shared_expert", hidden, moe.shared, details.activation)
-    return Experts4D(
-        machine,
-        name,
-        hidden,
-        moe,
-        normalized=details.expert_weights_normalized,
-        balance=details.balance,
-        places=own_tokens(machine.grid, sequence),
-        whole_sequence=sequence,
-        activation=partial(_between, activation=activation, gated=moe.expert.gated),
-        shared=shared,
-    )
-
-
-def _activate(name: Activation, values: Tensor) -> Tensor:
-    if name == "silu":
-        return functional.silu(values)
-    if name == "relu":
-        return functional.relu(values)
-    return functional.gelu(values, approximate="tanh" if name == "gelu-tanh" else "none")
+    recomputed: int
+    first: bool
+    last: bool
 
 
 class Block4D(nn.Module):
     """Norm, attention, norm, feed-forward, each pair with its residual; of four norms two are behind the halves."""
 
     def __init__(
-        self,
-        machine: Machine,
-        name: str,
-        block: Block,
-        details: Details,
-        *,
-        sequence: int,
-        rotary: Rotary | None,
-        recompute_core: bool,
+        self, machine: Machine, name: str, block: Block, details: Details, *, sequence: int, rotary: Rotary | None
     ) -> None:
         super().__init__()
 
@@ -209,18 +107,20 @@ class Block4D(nn.Module):
         self.norm4: nn.Module = norm("norm4") if behind else nn.Identity()
         attention = cast(Attention, block.attention)
         self.attention = Attention4D(
-            machine,
-            name,
-            block.hidden,
-            attention,
-            sequence=sequence,
-            rotary=rotary,
-            recompute_core=recompute_core,
-            details=details,
+            machine, name, block.hidden, attention, sequence=sequence, rotary=rotary, details=details
         )
         self.feed_forward: nn.Module
         if block.moe is not None:
-            self.feed_forward = _experts(machine, name, block.hidden, block.moe, details, sequence)
+            self.feed_forward = Experts4D(
+                machine,
+                name,
+                block.hidden,
+                block.moe,
+                normalized=details.expert_weights_normalized,
+                balance=details.balance,
+                sequence=sequence,
+                activation=details.activation,
+            )
         else:
             feed = cast(FeedForward, block.feed_forward)
             self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
@@ -235,7 +135,7 @@ class Decoder4D(nn.Module):
 
     Args:
         sequence: tokens of one sequence, of which a rank of context has ``own_tokens``.
-        stage: the blocks to build, and what is around them; the whole model by default.
+        stage: the blocks to build, and what is around them.
 
     Raises:
         Unsupported: the model or its layout has something that the runtime cannot compute.
@@ -243,13 +143,7 @@ class Decoder4D(nn.Module):
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        model: Model,
-        *,
-        sequence: int,
-        details: Details | None = None,
-        stage: Stage | None = None,
+        self, machine: Machine, model: Model, *, sequence: int, stage: Stage, details: Details | None = None
     ) -> None:
         super().__init__()
         check_runnable(model, machine.grid.layout)
@@ -259,8 +153,7 @@ class Decoder4D(nn.Module):
                 where="sequence",
                 remedy="shorten the sequence",
             )
-        details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
-        self.details = details
+        self.details = details = details or Details()
         self.machine, self.model, self.stage = machine, model, stage
         self.first, self.last = stage.first, stage.last
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
@@ -272,6 +165,7 @@ class Decoder4D(nn.Module):
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
         self._cores = [cast(Attention4D, block.attention).core for block in self.blocks]
         self._seen: Mapping[Core, Seen | None] = {}
+        """Which keys queries see in each kind of block."""
         self.norm = self.head = None
         if stage.last:
             if model.final_norm:
@@ -289,7 +183,7 @@ class Decoder4D(nn.Module):
         if model.tied_embeddings and stage.first != stage.last:
             for part in (self.embedding, self.head):
                 if part is not None:
-                    part.table.on_ends = True
+                    part.table.holding = replace(part.table.holding, on_ends=True)
 
     def _tied_table(self) -> Matrix:
         """The embedding's matrix, or the last stage's copy of it, which the head alone uses."""
@@ -305,7 +199,10 @@ class Decoder4D(nn.Module):
         Logits have shape (tokens, padded vocabulary / (x y)).
         """
         rows = given if self.embedding is None else self._embed(given)
-        seen = self._seen or self._masks(rows)
+        if not self._seen:
+            like = rows.new_empty(0, dtype=self.machine.precision.compute)
+            self._seen = {core: core.seen(self._whole_sequence, like) for core in self._cores}
+        seen = self._seen
         for index, (block, core) in enumerate(zip(self.blocks, self._cores, strict=True)):
             if index < self.stage.recomputed and torch.is_grad_enabled():
                 rows = checkpoint(block, rows, seen[core], use_reentrant=False, preserve_rng_state=False)
@@ -315,12 +212,6 @@ class Decoder4D(nn.Module):
             return rows
         logits: Tensor = self.head(rows if self.norm is None else self.norm(rows))
         return logits if self.details.logit_cap is None else capped(logits, self.details.logit_cap)
-
-    def _masks(self, rows: Tensor) -> Mapping[Core, Seen | None]:
-        """Which keys queries see in each kind of block."""
-        like = rows.new_empty(0, dtype=self.machine.precision.compute)
-        self._seen = {core: core.seen(self._whole_sequence, like) for core in self._cores}
-        return self._seen
 
     def takes(self, micro_batch: int) -> Tensor:
         """What a micro-batch is to this stage, without values (``weft.runtime.run.pipeline.StageModule``)."""
@@ -375,15 +266,7 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
             rotary = tables.get((width, local))
             if rotary is None:
                 rotary = tables[width, local] = Rotary(machine, frequencies(width, details, local=local), sequence)
-        yield Block4D(
-            machine,
-            f"blocks.{index}",
-            block,
-            details,
-            sequence=sequence,
-            rotary=rotary,
-            recompute_core=machine.grid.layout.recompute == "selective",
-        )
+        yield Block4D(machine, f"blocks.{index}", block, details, sequence=sequence, rotary=rotary)
 
 
 class Rotary(nn.Module):
@@ -455,7 +338,6 @@ class Attention4D(nn.Module):
         rotary: positions for queries and keys, or None.
         causal: a token attends to itself and to earlier ones of its sequence (of the attention's window, where it has
             one), else to all.
-        recompute_core: scores are computed again in the backward pass instead of kept.
 
     Raises:
         BadInput: heads or key-value heads cannot be divided over x.
@@ -471,7 +353,6 @@ class Attention4D(nn.Module):
         sequence: int,
         rotary: Rotary | None,
         causal: bool = True,
-        recompute_core: bool = False,
         details: Details | None = None,
     ) -> None:
         super().__init__()
@@ -480,7 +361,8 @@ class Attention4D(nn.Module):
         self.kv_heads = grid.divided(attention.kv_heads, "x", what=f"{name}: kv_heads")
         self.machine, self.features, self.rotary = machine, features, rotary
         self.sequence = sequence // grid.size("context")
-        self.recompute_core = recompute_core
+        self.recompute_core = grid.layout.recompute == "selective"
+        """Scores are computed again in the backward pass instead of kept."""
         details = details or Details()
         window = attention.window if attention.window is not None and attention.window < sequence else None
         self.core = Core(causal=causal, window=window, scale=details.query_scale, cap=details.score_cap)
@@ -661,18 +543,13 @@ def _scaled(f: Fields, rope: Fields, read: Details) -> Details:
     read = replace(read, rotary_factor=_number(rope, None, "factor"))
     if kind == "linear":
         return read
+    own = "original_max_position_embeddings"  # before positions were stretched
     return replace(
         read,
         rotary_low=_number(rope, None, "low_freq_factor"),
         rotary_high=_number(rope, None, "high_freq_factor"),
-        rotary_original=_original(f, rope),
+        rotary_original=_number(rope if rope.has(own) and not f.has(own) else f, None, own, "max_position_embeddings"),
     )
-
-
-def _original(f: Fields, rope: Fields) -> float:
-    """Positions of the training before they were stretched."""
-    own = "original_max_position_embeddings"
-    return _number(rope if rope.has(own) and not f.has(own) else f, None, own, "max_position_embeddings")
 
 
 def _check_rotary_share(f: Fields) -> None:

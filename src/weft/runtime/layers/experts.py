@@ -1,5 +1,6 @@
-"""Mixture of experts: a router sends each token to its top experts, which lie on the ranks of the axis of experts.
+"""Feed-forward layers: dense ones, and mixtures of experts.
 
+A router sends each token to its top experts, which lie on the ranks of the axis of experts.
 No token is dropped: ranks first tell each other how many copies they send, then deal these by all-to-all, and back.
 
 Experts are balanced within each sequence (arXiv 2412.19437, section 2.1.2: the share of a sequence's copies that an
@@ -10,10 +11,10 @@ their own).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +23,18 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.layout.mesh import ROWS
-from weft.model.spec import MixtureOfExperts
+from weft.model.spec import FeedForward, MixtureOfExperts
 from weft.runtime.core.beneath import FakeTensor
 from weft.runtime.core.collectives import moved
 from weft.runtime.core.grid import SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
+from weft.runtime.layers.attention import own_tokens
+from weft.runtime.layers.linear import Linear4D
 
 EXPERT, TENSOR = "expert", "expert_tensor"
+Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 
 
 class _Copied(Function):
@@ -269,10 +273,8 @@ class Experts4D(nn.Module):
     Args:
         normalized: the weights of a token's experts add up to 1 (Mixtral, Qwen3).
         balance: factor of the balancing loss, the mean over all sequences, in each layer.
-        places: of this rank's tokens in their sequence.
-        whole_sequence: all tokens of one sequence.
-        activation: between the two products of an expert.
-        shared: a dense part that every token meets, added; or None.
+        sequence: all tokens of one, of which a rank of context has ``own_tokens``.
+        activation: between the two products of an expert, and of the dense part that every token meets, if any.
 
     Attributes:
         tokens: of the global batch, by whose number losses are divided; 0: nothing is balanced.
@@ -287,16 +289,19 @@ class Experts4D(nn.Module):
         *,
         normalized: bool,
         balance: float,
-        places: Tensor,
-        whole_sequence: int,
-        activation: Callable[[Tensor], Tensor],
-        shared: nn.Module | None,
+        sequence: int,
+        activation: Activation | None,
     ) -> None:
         super().__init__()
         self.machine, self.experts, self.top_k = machine, moe.experts, moe.top_k
         self.normalized, self.balance = normalized, balance
-        self.places, self.whole_sequence = places.to(machine.grid.device), whole_sequence
-        self.activation, self.shared = activation, shared
+        self.places = own_tokens(machine.grid, sequence).to(machine.grid.device)
+        """Of this rank's tokens in their sequence."""
+        self.whole_sequence = sequence
+        self.activation, self.gated = activation or ("silu" if moe.expert.gated else "gelu"), moe.expert.gated
+        self.shared: FeedForward4D | None = None
+        if moe.shared is not None:
+            self.shared = FeedForward4D(machine, f"{name}.shared_expert", hidden, moe.shared, activation)
         self.tokens = 0
         self.router = Vector(machine, f"{name}.router.weight", shape=(moe.experts, hidden), sum_over=("x", "y", *ROWS))
         width = moe.expert.intermediate
@@ -338,7 +343,7 @@ class Experts4D(nn.Module):
         return deal.returned(out.new_zeros(arrived.shape).index_copy(0, order, out))
 
     def _computed(self, rows: Tensor, ends: Tensor) -> Tensor:
-        return self.fc2(self.activation(self.fc1(rows, ends)), ends)  # type: ignore[no-any-return]
+        return self.fc2(_between(self.fc1(rows, ends), self.activation, self.gated), ends)  # type: ignore[no-any-return]
 
     def _deal(self, copies: Tensor, ends: Tensor) -> Deal:
         """Ranks tell each other how many copies go to which expert; the host waits for it, as it gives the sizes.
@@ -394,3 +399,63 @@ class _Balanced(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         return gradients[0], torch.ones_like(ctx.like)
+
+
+# Dense ones, and what is between two products -----------------------------------------------------
+
+
+class FeedForward4D(nn.Module):
+    """Two linear layers; gated ones multiply the first one's two halves (SwiGLU, arXiv 2002.05202)."""
+
+    def __init__(
+        self, machine: Machine, name: str, hidden: int, layer: FeedForward, activation: Activation | None
+    ) -> None:
+        super().__init__()
+        self.gated = layer.gated
+        self.activation = activation or ("silu" if layer.gated else "gelu")
+        outputs = (layer.intermediate,) * (2 if layer.gated else 1)
+        self.fc1 = Linear4D(machine, f"{name}.fc1", hidden, outputs, bias=layer.bias)
+        self.fc2 = Linear4D(machine, f"{name}.fc2", layer.intermediate, hidden, kind="transposed", bias=layer.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.fc2(_between(self.fc1(rows), self.activation, self.gated))  # type: ignore[no-any-return]
+
+
+def _between(up: Tensor, activation: Activation, gated: bool) -> Tensor:
+    """What a feed-forward layer's second product takes."""
+    if gated and activation == "silu" and not torch.compiler.is_compiling():
+        return cast(Tensor, GatedSilu.apply(up))  # type: ignore[no-untyped-call]
+    if gated:
+        gate, value = up.chunk(2, dim=1)
+        return _activate(activation, gate) * value
+    return _activate(activation, up)
+
+
+class GatedSilu(Function):
+    """SiLU of the first half of the features times the second; PyTorch's own would also keep the SiLU for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        ctx.save_for_backward(both)
+        gate, value = both.chunk(2, dim=1)
+        return functional.silu(gate).mul_(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (both,) = ctx.saved_tensors
+        gate, value = both.chunk(2, dim=1)
+        slope = torch.empty_like(both)
+        for_gate, for_value = slope.chunk(2, dim=1)
+        torch.ops.aten.silu.out(gate, out=for_value).mul_(gradients[0])
+        torch.mul(gradients[0], value, out=for_gate)
+        torch.ops.aten.silu_backward.grad_input(for_gate, gate, grad_input=for_gate)
+        return slope
+
+
+def _activate(name: Activation, values: Tensor) -> Tensor:
+    if name == "silu":
+        return functional.silu(values)
+    if name == "relu":
+        return functional.relu(values)
+    return functional.gelu(values, approximate="tanh" if name == "gelu-tanh" else "none")

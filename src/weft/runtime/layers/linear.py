@@ -142,7 +142,6 @@ class Layer4D(nn.Module, ABC):
             columns=share(width, grid.size(self.over_in), grid.index(self.over_in)),
             split_over=("x", "y"),
         )
-        self.parts, self.inputs = parts, inputs
         self.bias = None
         if bias:
             self.bias = Vector(

@@ -122,7 +122,7 @@ def _parity(name: str, grid: Grid, alone: list[float]) -> SelftestFinding:
     """Losses and norms beside one rank's; the worst rank counts."""
     result = _losses(small_job(), grid)
     worst = max(abs(one - other) / abs(other) for one, other in zip(result, alone, strict=True))
-    worst = _most(grid, worst)
+    (worst,) = Stopwatch(grid, 1).slowest([worst])
     words = f"losses and gradients' norms differ by {worst:.1e} at most"
     return _finding("equal to one rank", name, worst <= LOSSES_DIFFER, words, relative_difference=worst)
 
@@ -133,14 +133,6 @@ def _finding(check: str, grid: str, holds: bool | None, words: str, **figures: f
     return SelftestFinding(check=check, grid=grid, verdict=verdict, found=words, figures=figures)
 
 
-def _most(grid: Grid, value: float) -> float:
-    """The largest of all ranks' values."""
-    shared = torch.tensor([value], dtype=torch.float64, device=grid.device)
-    if dist.is_initialized():
-        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return float(shared)
-
-
 def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None) -> Iterable[SelftestFinding]:
     """Bytes, waiting, overlap, memory and speed of the larger job."""
     cuda = grid.device.type == "cuda"
@@ -148,7 +140,8 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     session = _session(job, grid, Precision.of(job.recipe.precision))
-    own_s = Stopwatch(grid, steps).together(session.step)
+    clock = Stopwatch(grid, steps)
+    own_s = clock.together(session.step)
     if cuda:
         yield _memory(name, grid, estimated)
     with session.machine.collectives.logged(timed=True) as log:
@@ -156,7 +149,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
     predicted = step_collectives(
         job.model, job.recipe, grid.layout, stage=grid.coordinates["pipeline"], options=StepOptions()
     )
-    equal = _most(grid, float(Counter(log.issued) != predicted)) == 0
+    equal = clock.slowest([float(Counter(log.issued) != predicted)]) == [0.0]
     if grid.layout.world > 1:
         count = len(log.issued)
         words = f"{counted(count, 'collective')}, each as predicted" if equal else "not the predicted collectives"
@@ -173,7 +166,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
 
 def _memory(name: str, grid: Grid, estimated: float | None) -> SelftestFinding:
     """Peak memory of the fullest rank beside the estimate for this GPU."""
-    peak = _most(grid, float(torch.cuda.max_memory_allocated()))
+    (peak,) = Stopwatch(grid, 1).slowest([float(torch.cuda.max_memory_allocated())])
     if estimated is None:
         words = f"{peak / 2**30:.2f} GiB; the catalogue has no such GPU"
         return _finding("memory", name, None, words, peak_bytes=peak)

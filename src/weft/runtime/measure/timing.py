@@ -124,7 +124,7 @@ class Stopwatch:
         """Median seconds of a collective, each repeat after a barrier, the slowest rank of each counting."""
         for _ in range(WARM_UP):
             call()
-        return median(self._slowest([self._once(call) for _ in range(self.repeats)]))
+        return median(self.slowest([self._once(call) for _ in range(self.repeats)]))
 
     def alone(self, call: Callable[[], object]) -> tuple[float, float]:
         """Seconds of a call that needs no other rank: the median and the least of repeated bursts."""
@@ -134,7 +134,7 @@ class Stopwatch:
         spent = [self.span(call, times) / times]
         while len(spent) < self.repeats and sum(spent) * times < SPAN_S:
             spent.append(self.span(call, times) / times)
-        middle, least = self._slowest([median(spent), min(spent)])
+        middle, least = self.slowest([median(spent), min(spent)])
         return middle, least
 
     def span(self, call: Callable[[], object], times: int) -> float:
@@ -159,7 +159,7 @@ class Stopwatch:
         start = perf_counter()
         for _ in range(times):
             call()
-        return self._slowest([(perf_counter() - start) / times])[0]
+        return self.slowest([(perf_counter() - start) / times])[0]
 
     def _once(self, call: Callable[[], object]) -> float:
         self._meet()
@@ -172,8 +172,8 @@ class Stopwatch:
         if self.grid.world is not None:
             dist.barrier()
 
-    def _slowest(self, seconds: list[float]) -> list[float]:
-        """The largest of each among the ranks."""
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The largest of each among the ranks, of seconds or other figures."""
         if self.grid.world is None:
             return seconds
         result = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
@@ -288,7 +288,13 @@ def _rank(clock: Stopwatch) -> Rank:
     source, target = (_empty(copied, torch.uint8, clock.grid).zero_() for _ in range(2))
     middle, least = clock.alone(lambda: target.copy_(source))
     own = _empty(1, torch.float32, clock.grid).zero_()
-    name, memory, units = _gpu() if clock.cuda else _cpu(clock.grid.layout.world)
+    if clock.cuda:
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        name, memory, units = gpu.name, float(gpu.total_memory), gpu.multi_processor_count
+    else:  # a rank's share of the CPUs: its threads together are one unit
+        threads = torch.get_num_threads()
+        name, units = f"cpu-{threads}-thread{'s' if threads > 1 else ''}", 1
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / local_ranks(clock.grid.layout.world)
     return Rank(
         name=name,
         memory_bytes=memory,
@@ -298,19 +304,6 @@ def _rank(clock: Stopwatch) -> Rank:
         host_Bps=_host_Bps(clock) if clock.cuda else 2 * copied / middle,
         launch_s=clock.issue_s(lambda: own.add_(1.0), TINY_CALLS),
     )
-
-
-def _gpu() -> tuple[str, float, int]:
-    """Name, memory in bytes and multiprocessors."""
-    result = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return result.name, float(result.total_memory), result.multi_processor_count
-
-
-def _cpu(world: int) -> tuple[str, float, int]:
-    """The same of a rank's share of the CPUs: its threads together are one unit."""
-    threads = torch.get_num_threads()
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / local_ranks(world)
-    return f"cpu-{threads}-thread{'s' if threads > 1 else ''}", memory, 1
 
 
 def _host_Bps(clock: Stopwatch) -> float:

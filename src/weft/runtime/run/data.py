@@ -94,8 +94,12 @@ def byte_corpus(path: str | os.PathLike[str]) -> Corpus:
         BadInput: no such file, it cannot be read, or it is empty.
     """
     where = os.fspath(path)
-    _check_file(Path(path), where)
     with refused("cannot be read", where):
+        if not os.path.isfile(path):
+            what = "is not a file" if os.path.exists(path) else "no such file"
+            raise BadInput(what, where=where, remedy="check the path")
+        if not os.path.getsize(path):
+            raise BadInput("is empty", where=where, remedy="give a text")
         tokens = np.memmap(path, dtype=np.uint8, mode="r")
     return Corpus(tokens=tokens, vocabulary=256, where=where)
 
@@ -221,16 +225,6 @@ def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
     result = (result ^ (result >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     result ^= result >> np.uint64(31)
     return result
-
-
-def _check_file(path: Path, where: str) -> None:
-    with refused("cannot be read", where):
-        if not os.path.isfile(path):
-            what = "is not a file" if os.path.exists(path) else "no such file"
-            raise BadInput(what, where=where, remedy="check the path")
-        size = path.stat().st_size
-    if size == 0:
-        raise BadInput("is empty", where=where, remedy="give a text")
 
 
 # Tokens in files ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from weft.layout.stages import Op, model_chunks, orders, stage_of
 from weft.model.spec import Model
 from weft.runtime.core.collectives import all_parts, own_part
 from weft.runtime.core.machine import Machine
-from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
+from weft.runtime.layers.decoder import Decoder4D, Details, Stage
 from weft.runtime.layers.experts import Experts4D
 
 SENDS_IN_FLIGHT = 4
@@ -53,28 +53,10 @@ class StageModule(Protocol):
 
 
 def stages_of(machine: Machine, model: Model) -> list[Stage]:
-    """This rank's stages (several with interleaving), first to last.
-
-    Raises:
-        BadInput: more stages than blocks, or several on one rank that is all of the pipeline.
-    """
+    """This rank's stages (several with interleaving), first to last."""
     layout = machine.grid.layout
-    if layout.pipeline == 1 and layout.virtual_stages > 1:
-        raise BadInput(
-            f"virtual_stages = {layout.virtual_stages} without a pipeline",
-            where="layout",
-            remedy="set virtual_stages=1, or pipeline above 1",
-        )
-    chunks = layout.pipeline * layout.virtual_stages
-    if chunks > model.layers:
-        raise BadInput(
-            f"{model.layers} blocks cannot make {chunks} stages (pipeline {layout.pipeline} x virtual_stages "
-            f"{layout.virtual_stages})",
-            where="layout",
-            remedy="choose fewer stages",
-        )
     result, start = [], 0
-    left = recomputed_blocks(model, layout)
+    left = (layout.recompute_layers or model.layers) if layout.recompute == "full" else 0
     blocks_of = model.block_sequence()
     for chunk in model_chunks(blocks_of, layout.pipeline, layout.virtual_stages, wraps=layout.schedule.wraps):
         blocks = tuple(range(start, start + len(chunk.blocks)))
@@ -96,90 +78,6 @@ def build_stages(machine: Machine, model: Model, *, sequence: int, details: Deta
         Decoder4D(machine, model, sequence=sequence, details=details, stage=stage)
         for stage in stages_of(machine, model)
     )
-
-
-class StepPasses:
-    """Forward and backward passes of one step's micro-batches.
-
-    Args:
-        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of your model.
-        micro_batch: sequences (images) per micro-batch.
-        micro_batches: of one step.
-        tokens: losses in the whole global batch, by whose number they are divided.
-    """
-
-    def __init__(
-        self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
-    ) -> None:
-        self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
-        self.rows = micro_batch * micro_batches
-        self.stages = cast(list[StageModule], list(stages))
-        for module in stages.modules():
-            if isinstance(module, Experts4D):
-                module.tokens = tokens
-        self._losses: list[Tensor] = []
-        self._pipeline: StagePasses | None = None
-        if machine.grid.size("pipeline") > 1:
-            self._pipeline = StagePasses(machine, self.stages, micro_batch, micro_batches, self._loss)
-
-    @property
-    def has_head(self) -> bool:
-        """Whether this rank computes the loss."""
-        return self.stages[-1].last
-
-    def run(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """All micro-batches; this rank's share of the mean loss, shape (1,), 0 but on the last stage.
-
-        Args:
-            inputs: token ids (micro_batches * micro_batch, sequence), as ``targets``; or whatever the
-                first stage takes and the last one's losses are of.
-
-        Raises:
-            BadInput: there are more or fewer inputs (on the first stage) or targets (on the last).
-        """
-        return self._run(inputs, targets, trains=True)
-
-    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """As ``run``, without backward passes.
-
-        Raises:
-            BadInput: as ``run``.
-        """
-        with torch.no_grad():
-            return self._run(inputs, targets, trains=False)
-
-    def _run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> Tensor:
-        if self.stages[0].first:
-            self._check_rows("inputs", inputs)
-        if self.has_head:
-            self._check_rows("targets", targets)
-        self._losses = []
-        if self._pipeline is None:
-            whole = self.stages[0]
-            for given, wanted in zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True):
-                loss = self._loss(whole(given), wanted)
-                if trains:
-                    loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            self._pipeline.run(inputs, targets, trains=trains)
-        total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
-        for loss in self._losses:
-            total += loss
-        return total
-
-    def _check_rows(self, what: str, given: Tensor) -> None:
-        if given.shape[:1] != (self.rows,):
-            raise BadInput(
-                f"{tuple(given.shape)} does not have {self.rows} rows",
-                where=f"{what} of a step",
-                remedy=f"give micro_batch x micro_batches rows, {self.micro_batches} micro-batches together",
-            )
-
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """A micro-batch's share of the mean loss over the global batch."""
-        loss = self.stages[-1].losses(logits, targets).sum() / self.tokens
-        self._losses.append(loss.detach())
-        return loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,30 +126,36 @@ class _Chunk:
     sends: Tensor
 
 
-class StagePasses:
-    """This rank's passes over the micro-batches of a step, in the order of ``weft.layout.stages.orders``.
+class StepPasses:
+    """Forward and backward passes of one step's micro-batches, in the order of ``weft.layout.stages.orders``.
 
     A message's buffer is there from when it begins to be received until it is used.
+
+    Args:
+        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of your model.
+        micro_batch: sequences (images) per micro-batch.
+        micro_batches: of one step.
+        tokens: losses in the whole global batch, by whose number they are divided.
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        stages: Sequence[StageModule],
-        micro_batch: int,
-        micro_batches: int,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
     ) -> None:
+        self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
+        self.rows = micro_batch * micro_batches
+        self.stages = cast(list[StageModule], list(stages))
+        for module in stages.modules():
+            if isinstance(module, Experts4D):
+                module.tokens = tokens
         layout = machine.grid.layout
         own = machine.grid.coordinates["pipeline"]
-        self._machine, self._loss, self._count = machine, loss, micro_batches
         machine.later.collects = layout.schedule.splits_backward
         passes = orders(layout, micro_batches)
         forward = [[op for op in order if op.what == "forward"] for order in passes]
         self._trains, self._evaluates = messages(layout, passes)[own], messages(layout, forward)[own]
         chunks = [chunk for chunk in range(layout.pipeline * layout.virtual_stages) if stage_of(layout, chunk) == own]
         self._chunks: dict[int, _Chunk] = {}
-        for number, stage in zip(chunks, stages, strict=True):
+        for number, stage in zip(chunks, self.stages, strict=True):
             before = None if stage.first else stage_of(layout, number - 1)
             behind = None if stage.last else stage_of(layout, number + 1)
             takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
@@ -265,6 +169,7 @@ class StagePasses:
         self._forget()
 
     def _forget(self) -> None:
+        self._losses: list[Tensor] = []
         self._arriving: dict[Op, tuple[list[dist.Work], Tensor]] = {}
         """What passes take, and the messages under way that bring it."""
         self._between: dict[Op, tuple[Tensor, Tensor]] = {}
@@ -273,29 +178,66 @@ class StagePasses:
         """Weight gradients, until their pass."""
         self._sent: deque[dist.Work] = deque()
 
-    def run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> None:
-        """All micro-batches of a step; see ``StepPasses.run``."""
-        given = inputs.chunk(self._count), targets.chunk(self._count)
+    @property
+    def has_head(self) -> bool:
+        """Whether this rank computes the loss."""
+        return self.stages[-1].last
+
+    def run(self, inputs: Tensor, targets: Tensor, *, trains: bool = True) -> Tensor:
+        """All micro-batches; this rank's share of the mean loss, shape (1,), 0 but on the last stage.
+
+        Args:
+            inputs: token ids (micro_batches * micro_batch, sequence), as ``targets``; or whatever the
+                first stage takes and the last one's losses are of.
+            trains: with backward passes.
+
+        Raises:
+            BadInput: there are more or fewer inputs (on the first stage) or targets (on the last).
+        """
+        if self.stages[0].first:
+            self._check_rows("inputs", inputs)
+        if self.has_head:
+            self._check_rows("targets", targets)
+        given = inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches)
+        total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
         try:
-            for op in self._trains if trains else self._evaluates:
-                if isinstance(op, Arrival):
-                    self._receive(op.of)
-                elif op.what == "forward":
-                    self._forward(op, *given, trains=trains)
-                elif op.what == "backward":
-                    self._backward(op)
-                else:
-                    self._weight_gradient(op)
+            with torch.set_grad_enabled(trains):
+                for op in self._trains if trains else self._evaluates:
+                    if isinstance(op, Arrival):
+                        self._receive(op.of)
+                    elif op.what == "forward":
+                        self._forward(op, *given, trains=trains)
+                    elif op.what == "backward":
+                        self._backward(op)
+                    else:
+                        self._weight_gradient(op)
             while self._sent:
                 self._sent.popleft().wait()
+            for loss in self._losses:
+                total += loss
         finally:
             self._forget()
+        return total
+
+    def _check_rows(self, what: str, given: Tensor) -> None:
+        if given.shape[:1] != (self.rows,):
+            raise BadInput(
+                f"{tuple(given.shape)} does not have {self.rows} rows",
+                where=f"{what} of a step",
+                remedy=f"give micro_batch x micro_batches rows, {self.micro_batches} micro-batches together",
+            )
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """A micro-batch's share of the mean loss over the global batch."""
+        loss = self.stages[-1].losses(logits, targets).sum() / self.tokens
+        self._losses.append(loss.detach())
+        return loss
 
     def _forward(self, op: Op, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], *, trains: bool) -> None:
         chunk = self._chunks[op.chunk]
         stage = chunk.stage
         given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
-        shared, calls = _rows_shared(self._machine), self._machine.collectives
+        shared, calls = _rows_shared(self.machine), self.machine.collectives
         made = stage(all_parts(calls, given, "x") if shared and chunk.before is not None else given)
         if stage.last:
             made = self._loss(made, targets[op.micro_batch])
@@ -311,8 +253,8 @@ class StagePasses:
         gradient = None if chunk.stage.last else self._taken(op)
         given, made = self._between.pop(replace(op, what="forward"))
         torch.autograd.backward(made, gradient)
-        if self._machine.later.collects:
-            self._later[replace(op, what="weight-gradient")] = self._machine.later.take()
+        if self.machine.later.collects:
+            self._later[replace(op, what="weight-gradient")] = self.machine.later.take()
         if not chunk.stage.first:
             assert given.grad is not None
             self._deliver(replace(op, chunk=op.chunk - 1), given.grad, chunk.before, chunk.receives)
@@ -324,7 +266,7 @@ class StagePasses:
         """Begin to receive what a pass takes."""
         chunk = self._chunks[op.chunk]
         shape, rank = (chunk.receives, chunk.before) if op.what == "forward" else (chunk.sends, chunk.behind)
-        message = torch.empty(shape.shape, dtype=shape.dtype, device=self._machine.grid.device)
+        message = torch.empty(shape.shape, dtype=shape.dtype, device=self.machine.grid.device)
         self._arriving[op] = self._under_way(dist.irecv, message, rank), message
 
     def _taken(self, op: Op) -> Tensor:
@@ -346,11 +288,11 @@ class StagePasses:
             raise ValueError(f"between stages {there} was to be sent, but it is {here}")
         while len(self._sent) >= SENDS_IN_FLIGHT:
             self._sent.popleft().wait()
-        self._machine.collectives.note("send", ("pipeline",), message)
+        self.machine.collectives.note("send", ("pipeline",), message)
         self._sent.extend(self._under_way(dist.isend, message.contiguous(), rank))
 
     def _under_way(self, kind: Callable[..., Any], message: Tensor, rank: int | None) -> list[dist.Work]:
-        group = self._machine.grid.group("pipeline")
+        group = self.machine.grid.group("pipeline")
         return dist.batch_isend_irecv([dist.P2POp(kind, message, group=group, group_peer=rank)])
 
 

@@ -92,7 +92,13 @@ def run_ranks(
             _check_gpus(device, 1)
             worker(*arguments)
         else:
-            _check_cores(device, world)
+            most = RANKS_PER_CORE * cores()
+            if device == "cpu" and world > most:
+                raise BadInput(
+                    f"{world:,} ranks are too many for {cores()} cores",
+                    where="ranks",
+                    remedy=f"use at most {most} on this machine, or torchrun over several",
+                )
             _check_gpus(device, world)
             _start(worker, arguments, world, device, timeout_s)
 
@@ -146,7 +152,7 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
             raise BadInput(
                 f"{started} ranks were launched, but {world} are needed",
                 where="WORLD_SIZE",
-                remedy=f"launch {world} ranks, or ask for {started}",
+                remedy=f"launch {world} ranks, or take a layout of {started}",
             )
         _check_gpus(device, local_ranks(world))
     rank = variable("RANK", 0)
@@ -202,36 +208,20 @@ def leave() -> None:
 # Processes started here --------------------------------------------------------------------------
 
 
-def _check_cores(device: str, world: int) -> None:
-    most = RANKS_PER_CORE * cores()
-    if device == "cpu" and world > most:
-        raise BadInput(
-            f"{world:,} ranks are too many for {cores()} cores",
-            where="ranks",
-            remedy=f"use at most {most} on this machine, or torchrun over several",
-        )
-
-
 def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str, timeout_s: float | None) -> None:
     processes: list[SpawnProcess] = []
     with _terminated(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
         try:
             with _interrupts_held():
-                processes.extend(
-                    _process((worker, arguments, rank, world, device, folder, timeout_s)) for rank in range(world)
-                )
+                for rank in range(world):
+                    given = (worker, arguments, rank, world, device, folder, timeout_s)
+                    processes.append(multiprocessing.get_context("spawn").Process(target=_rank, args=given))
+                    processes[-1].start()
             failed = _wait(processes)
             if failed is not None:
                 raise _reason(failed, processes, Path(folder))
         finally:
             _end(processes)
-
-
-def _process(arguments: tuple[Any, ...]) -> SpawnProcess:
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_rank, args=arguments)
-    process.start()
-    return process
 
 
 @contextmanager
@@ -299,7 +289,13 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
     """Why the ranks failed: one that was killed, or the exception that was raised first."""
     for rank, process in enumerate(processes):
         if process.exitcode is not None and process.exitcode < 0:
-            return _killed(rank, signal.Signals(-process.exitcode))
+            by = signal.Signals(-process.exitcode)
+            if by == signal.SIGINT:
+                return KeyboardInterrupt()
+            memory = " -- if the memory ran out, use fewer ranks or a smaller problem" if by == signal.SIGKILL else ""
+            killed = WeftError(f"rank {rank} was killed by {by.name}{memory}")
+            killed.exit_code, killed.temporary = 128 + by, True  # as a shell has it
+            return killed
     records = sorted(folder.glob("*.json"))
     if not records:
         return RuntimeError(f"rank {processes.index(failed)} ended with exit code {failed.exitcode}")
@@ -312,16 +308,6 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
     error: WeftError = kinds.get(record["exit_code"], WeftError)(record["text"])
     error.exit_code, error.temporary = record["exit_code"], record["temporary"]
     return error
-
-
-def _killed(rank: int, by: signal.Signals) -> BaseException:
-    """The error of a rank that a signal ended, with the exit code that a shell gives for it."""
-    if by == signal.SIGINT:
-        return KeyboardInterrupt()
-    memory = " -- if the memory ran out, use fewer ranks or a smaller problem" if by == signal.SIGKILL else ""
-    killed = WeftError(f"rank {rank} was killed by {by.name}{memory}")
-    killed.exit_code, killed.temporary = 128 + by, True
-    return killed
 
 
 # In a started process ----------------------------------------------------------------------------

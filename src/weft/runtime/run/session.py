@@ -19,6 +19,7 @@ from weft.codec import Range, decode, encode
 from weft.errors import BadInput
 from weft.files import refused
 from weft.layout.check import check_trainable
+from weft.layout.measured import StepRecord
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.job import Job
@@ -55,31 +56,9 @@ class RunSettings:
     compiled: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
-
-    step: int
-    loss: float
-    gradient_norm: float
-    seconds: float
-
-
 def micro_batches_of(job: Job, layout: Layout) -> int:
-    """Micro-batches of one rank and step.
-
-    Raises:
-        BadInput: the global batch cannot be divided.
-    """
-    together = layout.dp * layout.micro_batch
-    if job.recipe.global_batch % together:
-        raise BadInput(
-            f"a global batch of {job.recipe.global_batch} cannot be divided over z={layout.z} x "
-            f"data={layout.data} x micro_batch={layout.micro_batch}",
-            where="layout",
-            remedy=f"choose a batch that is a multiple of {together}",
-        )
-    return job.recipe.global_batch // together
+    """Micro-batches of one rank and step."""
+    return job.recipe.global_batch // (layout.dp * layout.micro_batch)
 
 
 class Session:
@@ -141,8 +120,9 @@ class Session:
     def steps_done(self) -> int:
         return self.optimizer.updates
 
-    def step(self) -> StepResult:
-        """Train on the next global batch.
+    def step(self) -> StepRecord:
+        """Train on the next global batch; mean loss over all tokens, gradient norm before clipping, seconds on this
+        rank.
 
         Raises:
             BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
@@ -158,7 +138,16 @@ class Session:
         if self._saving is not None:
             self._saving.hold()
         norm = float(self.optimizer.step(loss))
-        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
+        seconds = perf_counter() - start
+        return StepRecord(
+            step=number + 1,
+            loss=float(loss),
+            gradient_norm=norm,
+            learning_rate=self.settings.adam.rate_at(number),
+            seconds=seconds,
+            tokens_per_s=self.job.recipe.tokens / seconds,
+            mfu=None,
+        )
 
     def evaluate(self, batches: int) -> float:
         """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
@@ -168,7 +157,7 @@ class Session:
         assert self._held_out is not None
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.grid.device)
         for number in range(batches):
-            total += self._passes.evaluate(*self._batch(number, self._held_out))
+            total += self._passes.run(*self._batch(number, self._held_out), trains=False)
         self.machine.collectives.all_reduce(total, *ROWS).wait()
         if self.grid.size("pipeline") > 1:  # the last stage alone has it
             stage = "x", "y", *ROWS
@@ -193,18 +182,10 @@ class Session:
             BadInput: on every rank: it cannot be written.
         """
         start = perf_counter()
-        self.check_replicas()
+        check_replicas(self.machine, self.flat.holdings)
         checked_s = perf_counter() - start
         self._saving = saving
         return checked_s + (saving or CheckpointSaving()).save(folder, self.optimizer.pieces(), encode(self._state()))
-
-    def check_replicas(self) -> None:
-        """Refuse to go on where copies of a parameter differ; every rank calls it.
-
-        Raises:
-            Diverged: on every rank: they do.
-        """
-        check_replicas(self.machine, self.flat.holdings)
 
     def load(self, folder: Path) -> RunState:
         """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
@@ -214,37 +195,27 @@ class Session:
                 batch or data.
         """
         where, own = str(folder), self._state()
-        result = own
 
         def accept(table: Mapping[str, Any]) -> None:
-            nonlocal result
-            result = RunState.read(table, where)
-            result.check_goes_on(own, where)
+            RunState.read(table, where).check_goes_on(own, where)
 
-        checkpoint.load(folder, self.optimizer.pieces(), accept)
+        result = RunState.read(checkpoint.load(folder, self.optimizer.pieces(), accept), where)
         self.optimizer.restored(result.step)
         return result
 
     def _state(self) -> RunState:
-        recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
-        return RunState.read(
-            {
-                "step": self.steps_done,
-                "seed": self.settings.seed,
-                "global_batch": recipe.global_batch,
-                "sequence": recipe.sequence,
-                "model": self.job.model.name,
-                "data": self._batches.corpus.fingerprint(),
-                "details": asdict(self.settings.details),
-                "precision": {name: _name(value) for name, value in asdict(precision).items()},
-                "adam": asdict(adam) | {"betas": list(adam.betas)},
-            },
-            "session",
+        recipe, precision = self.job.recipe, self.settings.precision
+        return RunState(
+            step=self.steps_done,
+            seed=self.settings.seed,
+            global_batch=recipe.global_batch,
+            sequence=recipe.sequence,
+            model=self.job.model.name,
+            data=self._batches.corpus.fingerprint(),
+            details=asdict(self.settings.details),
+            precision={name: str(value).removeprefix("torch.") for name, value in asdict(precision).items()},
+            adam=self.settings.adam,
         )
-
-
-def _name(format_: torch.dtype) -> str:
-    return str(format_).removeprefix("torch.")
 
 
 _Number = Annotated[int, Range(0, 2**53, below=True)]
