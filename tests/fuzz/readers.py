@@ -739,7 +739,7 @@ add("interop.nccl_traffic.read_demand", read_logs, "text", from_tests(NCCL_RUN, 
 add("interop.flow_tables.read_records routing.demand.recognised", recognise, "text", words(RECORDS))
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
-of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
+of_text("interop.yaml_text.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
 of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
-from weft.interop.text.yaml import parse_yaml
+from weft.interop.yaml_text import parse_yaml
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
 KINDS: dict[str, DimensionKind] = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
