@@ -201,7 +201,7 @@ def subnet() -> Any:
 
 
 of_file("interop.fabric_files.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
-of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
+of_text("fabric.files.fabric_from_json", "json", fabrics("json"))
 of_text("fabric.files.fabric_from_toml", "toml", FABRIC_TOML)
 of_text("interop.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'

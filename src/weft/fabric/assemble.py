@@ -56,7 +56,7 @@ class Cable(Document):
     ``capacity_Bps`` is that of all its ``cables``, which are separate links beyond scale-up domains.
     """
 
-    DOCUMENT = "source target capacity=capacity_Bps latency=latency_s cables tier up both"
+    DOCUMENT = "source target capacity=capacity_Bps latency=latency_s cables tier up? both?"
 
     source: Label
     target: Label

@@ -16,9 +16,7 @@ outwards), ``domain`` and ``rail`` may be left out.  Instead of nodes and links:
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from weft.codec import Coded, Range, decode, encode
@@ -26,7 +24,6 @@ from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput
 from weft.fabric.assemble import MOST_LINKS, MOST_NODES, Cable, Label, Node, assemble, parts_of_fabric
 from weft.fabric.spec import Fabric
-from weft.files import read_text
 
 SCHEMA = "weft.fabric/1"
 
@@ -53,21 +50,13 @@ class FabricFile:
     generator: GeneratorEntry | None = None
 
 
-def read_fabric(path: str | os.PathLike[str]) -> Fabric:
-    """The fabric of a file of ours; TOML where the name ends so, else JSON."""
-    where = os.fspath(path)
-    text = read_text(path, where=where)
-    toml = Path(path).suffix.lower() == ".toml"
-    return fabric_from_toml(text, where=where) if toml else fabric_from_json(text, where=where)
-
-
 def fabric_from_json(text: str, *, where: str = "fabric") -> Fabric:
-    """The fabric of a JSON text, as ``read_fabric``."""
+    """The fabric of a JSON text."""
     return _fabric(parse_json(text, where), where)
 
 
 def fabric_from_toml(text: str, *, where: str = "fabric") -> Fabric:
-    """The fabric of a TOML text, as ``read_fabric``."""
+    """The fabric of a TOML text."""
     return _fabric(parse_toml(text, where), where)
 
 

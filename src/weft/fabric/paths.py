@@ -26,10 +26,10 @@ are fewer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import prod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -207,7 +207,7 @@ class Paths:
 
     def each(self, source: int, target: int) -> Iterator[tuple[int, ...]]:
         """The paths one by one, as links in order."""
-        follow = self._follow(source, target)
+        follow = self.follow(source, target)
         branches = [iter(follow(source))]
         path: list[int] = []
         while branches:
@@ -405,8 +405,8 @@ class Paths:
         latency = np.add.reduceat(crossed, indptr[:-1]) if flows else np.zeros(0)
         return Routes(indptr=indptr, links=links, usage=usage, latency_s=latency)
 
-    def _follow(self, source: int, target: int) -> Any:
-        """A function from a node to the links that lead on from it."""
+    def follow(self, source: int, target: int) -> Callable[[int], list[int]]:
+        """A function from a node to the links that lead on from it, on shortest paths of a pair."""
         from weft.fabric import _walk
 
         first, last = self._ends(np.array([source, target])).tolist()
