@@ -34,7 +34,7 @@ NOT_READERS = {
     "commands.app.Verbs.parse_args": "parses the words of a command, as click does",
     "commands.tune.write_change": "gives a run's file to read_run",
     "commands.tune.tune": "gives a run's file to read_run, or a plan to planned_subject",
-    "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
+    "commands.schedule.schedule": "gives files to read_network and read_system of interop.astra",
     "commands.schedule.schedule_command": "does what schedule does",
     "commands.route.export_command": "gives files to read_probes and read_subnet",
     "commands.route_watch.undecided": "gives lines of files to read_event",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import re
 import reprlib
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -381,18 +380,11 @@ class Arguments(Settings):
             result[field] = default if number is None else number
         return result
 
-    def number(self, flag: str, default: float, *, most: float = sys.float_info.max) -> float:
-        """A number from 0 to ``most``."""
-        if not self.has(flag):
-            return default
-        text = self.data[flag]
+    def real(self, flag: str) -> float:
         try:
-            value = float(text)
+            return float(self.data[flag])
         except ValueError:
-            raise self.bad(flag, f"{reprlib.repr(text)} is not a number") from None
-        if not 0 <= value <= most:
-            raise self.bad(flag, f"{text} is not a number from 0 to {most:g}")
-        return value
+            raise self.bad(flag, f"{reprlib.repr(self.data[flag])} is not a number") from None
 
 
 def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") -> Arguments:

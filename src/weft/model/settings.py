@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -78,6 +79,22 @@ class Settings:
     def count(self, name: str) -> int:
         """A whole number, 1 by default."""
         return self.integer(name, default=1)
+
+    def real(self, name: str) -> float:
+        """The number under a name that is set."""
+        value = self.data[name]
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.bad(name, f"{reprlib.repr(value)} is not a number")
+        return value
+
+    def number(self, name: str, default: float, *, most: float = sys.float_info.max) -> float:
+        """A number from 0 to ``most``."""
+        if not self.has(name):
+            return default
+        value = self.real(name)
+        if not 0 <= value <= most:
+            raise self.bad(name, f"{value:g} is not a number from 0 to {most:g}")
+        return float(value)
 
     def typed(self, name: str, kind: Any, default: Any, problem: str) -> Any:
         """A value of a type."""
