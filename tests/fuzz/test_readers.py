@@ -42,6 +42,7 @@ NOT_READERS = {
     "estimation.trust.runs_from_json": "reads what Weft ships",
     "cluster.calibration.constants": "reads what Weft ships",
     "fabric.cost.preset": "reads what Weft ships",
+    "model.workload.workloads": "reads what Weft ships",
     "reliability.classes.preset": "reads what Weft ships",
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
     "files.read_text": "gives text as it is; readers of files go through it",

@@ -541,7 +541,10 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints, draw: Ints) -> tu
     )
     good = np.setdiff1d(np.arange(len(source)), flow[links < 0])
     along = whole_paths(fabric, count.sum(axis=1), links).of(good)
-    return _after(fabric, _crossing(paths, source[good], first[good]), along), good
+    # Each path along the rail goes behind the one that crosses the domain.
+    both = joined([_crossing(paths, source[good], first[good]), along])
+    both = both.of(np.arange(2 * len(along)).reshape(2, -1).T.ravel())
+    return whole_paths(fabric, np.diff(both.indptr[::2]), both.links), good
 
 
 def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
@@ -551,12 +554,6 @@ def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
     lengths = np.zeros(len(source), dtype=np.int64)
     lengths[moved] = np.diff(inside.indptr)
     return whole_paths(paths.fabric, lengths, inside.links)
-
-
-def _after(fabric: Fabric, first: Routes, second: Routes) -> Routes:
-    """Paths of one behind those of the other."""
-    both = joined([first, second]).of(np.arange(2 * len(first)).reshape(2, -1).T.ravel())
-    return whole_paths(fabric, np.diff(both.indptr[::2]), both.links)
 
 
 class _Groups:
