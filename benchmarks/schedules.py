@@ -25,7 +25,7 @@ from weft.collectives.schedules.chunks import Request, request
 from weft.collectives.schedules.policies import baseline, compare, schedule, themis
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.fabric.dimension import Dimension
-from weft.model.workload import RESNET_50_S, Communication, Task, Workload, workload
+from weft.model.workload import Communication, Task, Workload, workload
 from weft.simulation.workload import run_policies
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reproductions"))
@@ -195,7 +195,7 @@ def workloads(tiny: bool) -> Figures:
 
 def _resnet_like_the_paper() -> Workload:
     tasks = (
-        Task(name="computation", seconds=RESNET_50_S),
+        Task(name="computation", seconds=workload("resnet-50").compute_s),
         Task(name="gradients", communication=Communication(kind="all-reduce", bytes=120.4e6), waits=(0,)),
     )
     return Workload(name="resnet-152", tasks=tasks)

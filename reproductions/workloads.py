@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from weft.model.workload import FP16, RESNET_50_S, SCALE, SCALED, Communication, Task, Workload
+from weft.model.workload import ASSUMED, SCALE, Communication, Task, Workload, workload
+
+FP16 = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def training_iteration(
 
 def resnet152() -> Workload:
     """ResNet-152, 32 images a rank, data-parallel: the gradients of each convolution as they come."""
-    rate = _resnet_flops(RESNET_50) / RESNET_50_S
+    rate = _resnet_flops(RESNET_50) / workload("resnet-50").compute_s
     layers = [
         Layer(
             name=name,
@@ -142,7 +144,7 @@ def transformer_1t() -> Workload:
     for number in range(layers):
         table += half(f"attention {number}", attention_s, 4), half(f"feed-forward {number}", feed_forward_s, 8)
     notes = (
-        SCALED,
+        ASSUMED[0],
         "every layer is recomputed with its all-reduces, as in the public input",
         "ZeRO-2's reduce-scatter and all-gather over the copies count as one all-reduce of each layer",
     )

@@ -51,7 +51,7 @@ def module_of(path: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """The folder that holds a module: ``interop/text``, ``layout``, or ``.``."""
+    """The folder that holds a module: ``runtime/core``, ``layout``, or ``.``."""
     path = MODULES[module]
     return path.parent.relative_to(ROOT).as_posix()
 
@@ -185,7 +185,7 @@ def test_no_dangerous_calls():
     """
     forbidden = {"eval", "exec", "compile", "__import__"}
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
-    readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "commands/route_watch.py": {"subprocess"}}
+    readers = {ROOT / "interop/yaml_text.py": {"yaml"}, ROOT / "commands/route_watch.py": {"subprocess"}}
     pushed = (ROOT / "commands/route_watch.py").read_text().partition("import os")[2]
     assert "shell" not in pushed.replace("a shell", "")
     found = []
@@ -202,5 +202,5 @@ def test_no_dangerous_calls():
 
 def test_yaml_is_read_as_events():
     """Nothing is constructed from YAML: no loader runs beyond its parser, and none but the safe ones is named."""
-    used = attributes_of(ROOT / "interop/text/yaml.py", "yaml")
+    used = attributes_of(ROOT / "interop/yaml_text.py", "yaml")
     assert {name for name in used if not name.endswith("Event")} == {"parse", "SafeLoader", "YAMLError"}

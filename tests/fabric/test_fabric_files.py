@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.fabric.files import fabric_from_json, fabric_from_toml, fabric_to_json, read_fabric
+from weft.fabric.files import fabric_from_json, fabric_from_toml, fabric_to_json
 from weft.fabric.spec import Fabric
 
 DOMAIN = Dimension(kind="switch", size=4, bandwidth_Bps=450e9, latency_s=5e-7)
@@ -102,10 +102,8 @@ def test_more_cables_than_fit_are_refused():
         fabric_from_json(json.dumps(table))
 
 
-def test_a_small_file(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    fabric = read_fabric(path)
+def test_a_small_file():
+    fabric = fabric_from_toml(SMALL)
     assert fabric.names == ("a", "b", "leaf")
     assert fabric.capacity_Bps.tolist() == [50e9, 50e9, *[12.5e9] * 4]
     assert fabric.target.tolist() == [2, 0, 2, 1, 2, 1]

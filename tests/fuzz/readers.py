@@ -201,7 +201,7 @@ def subnet() -> Any:
 
 
 of_file("interop.fabric_files.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
-of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
+of_text("fabric.files.fabric_from_json", "json", fabrics("json"))
 of_text("fabric.files.fabric_from_toml", "toml", FABRIC_TOML)
 of_text("interop.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
@@ -211,7 +211,7 @@ of_text("interop.lldp.read_wiring", "json", LLDP)
 of_text("interop.nccl_topology.read", "text", NCCL)
 of_text("interop.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPENSM())
 of_text("interop.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
-of_text("interop.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
+of_text("interop.cabling.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
 of_text("interop.slurm_topology.read", "yaml", lambda: SLURM_TREES() + fabrics("slurm")())
 of_text("interop.slurm_queue.read", "json", SLURM_QUEUES)
 of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
@@ -311,7 +311,7 @@ of_text(
 of_text("interop.opensm.forwarding_tables", "text", words(TABLES))
 of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
-of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
+of_text("interop.events.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
 of_text("commands.route.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
@@ -706,8 +706,8 @@ def packed() -> list[str | bytes]:
     return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
 
 
-of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
-of_text("interop.astra_system.read", "json", from_tests(ASTRA, "system()"))
+of_text("interop.astra.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
+of_text("interop.astra.read_system", "json", from_tests(ASTRA, "system()"))
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKRA, file="a.0.et", **RATES)
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
@@ -739,7 +739,7 @@ add("interop.nccl_traffic.read_demand", read_logs, "text", from_tests(NCCL_RUN, 
 add("interop.flow_tables.read_records routing.demand.recognised", recognise, "text", words(RECORDS))
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
-of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
+of_text("interop.yaml_text.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
 of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")
 

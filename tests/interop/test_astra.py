@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import Dimension
-from weft.interop.astra_network import read as read_network
-from weft.interop.astra_network import write as write_network
-from weft.interop.astra_system import AstraSystem
-from weft.interop.astra_system import read as read_system
-from weft.interop.astra_system import write as write_system
+from weft.interop.astra import AstraSystem, read_network, read_system, write_network, write_system
 
 NETWORK = """\
 topology: [ FullyConnected, Ring, Switch ]
@@ -155,8 +151,7 @@ def test_defaults_of_a_system():
         ({"scheduling-policy": 3}, Unsupported, "3 is not modelled"),
         ({"collective-optimization": "baseline"}, Unsupported, "set localBWAware"),
         ({"collective-optimization": "fast"}, UnknownName, "'fast'"),
-        ({"preferred-dataset-splits": 0}, BadInput, "0 is not a whole number from 1"),
-        ({"preferred-dataset-splits": "auto"}, BadInput, "'auto' is not a whole number"),
+        ({"preferred-dataset-splits": 0}, BadInput, "0 is outside 1 to"),
         ({"active-chunks-per-dimension": 1.5}, BadInput, "1.5 is not a whole number"),
         ({"active-chunks-per-dimension": True}, BadInput, "True is not a whole number"),
         ({"peak-perf": -1}, BadInput, "-1 is not a number from 0"),

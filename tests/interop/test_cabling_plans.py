@@ -3,7 +3,7 @@
 import pytest
 
 from weft.errors import BadInput
-from weft.interop import point_to_point
+from weft.interop import cabling
 from weft.interop.cabling import read_names, written_speed_Bps
 from weft.interop.fabric_files import FabricFileHints, read_fabric, read_wiring
 
@@ -37,9 +37,9 @@ def test_a_plan(tmp_path):
 )
 def test_plans_that_cannot_be_used(rows, words):
     with pytest.raises(BadInput, match=words):
-        point_to_point.read_wiring(HEAD + "\n".join(rows))
+        cabling.read_wiring(HEAD + "\n".join(rows))
     with pytest.raises(BadInput, match="lacks the column source_device"):
-        point_to_point.read_wiring("\n".join(["rack,height,price,weight", *rows]))
+        cabling.read_wiring("\n".join(["rack,height,price,weight", *rows]))
 
 
 @pytest.mark.parametrize(

@@ -207,13 +207,13 @@ def test_a_process_group(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "not a table of process groups"),
+        ("[]", "not a table of"),
         ('{"a": [0]}', "no number as its name"),
-        ('{"1": []}', "no list of ranks"),
-        ('{"1": 3}', "no list of ranks"),
+        ('{"1": []}', r": 1: \[\] should have at least 1 item"),
+        ('{"1": 3}', ": 1: 3 is not a list"),
         ('{"1": [0, 0]}', "names a rank twice"),
-        ('{"1": [-1]}', "-1 is not a whole number"),
-        ('{"1": [[0]]}', "is not a whole number"),
+        ('{"1": [-1]}', r": 1\[0\]: -1 should be greater than or equal to 0"),
+        ('{"1": [[0]]}', r": 1\[0\]: \[0\] is not a whole number"),
         ("{", "not valid JSON"),
     ],
 )
@@ -326,17 +326,18 @@ def test_nodes_that_cannot_be_used(nodes, words):
     ("raw", "words"),
     [
         (b"", "is empty"),
-        (b"\x80", "ends within a message's length"),
-        (b"\x07\x0a\x05", "ends within a message"),
-        (b"\xff" * 8, "length of more than 5 bytes"),
-        (b"\xff\xff\xff\xff\x0f", "has a message of 4,294,967,295 bytes"),
+        (b"\x80", "metadata: is not a message of a Chakra trace"),
+        (b"\x07\x0a\x05", "metadata: is not a message"),
+        (b"\xff" * 8, "metadata: is not a message"),
+        (b"\xff\xff\xff\xff\x0f", "metadata: is not a message"),
+        (framed(METADATA) + b"\x07\x08\x01", "message 1: is not a message"),
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
         (framed(node(1, COMPUTE, micros=1)), "not a message of a Chakra trace|does not begin with"),
         (framed(field(1, VARINT, 3)), "does not begin with a trace's metadata"),
         (framed(METADATA, b"\x0a\xff"), "message 1: is not a message"),
         (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is not a message"),
         (framed(METADATA, b"\x0b" * 1000), "message 1: is not a message"),
-        (b'{"traceEvents": []}', "ends within|is not a message"),
+        (b'{"traceEvents": []}', "is not a message"),
     ],
 )
 def test_bytes_that_are_no_trace(raw, words):
@@ -354,7 +355,6 @@ def test_empty_metadata_is_metadata():
         (chakra, "LARGEST_TRACE_BYTES", 20, "is larger than 20 bytes"),
         (chakra, "MOST_WAITS", 5, "more than 5 dependencies"),
         (chakra_schema, "MOST_NODES", 3, "more than 3 nodes"),
-        (chakra_schema, "LARGEST_MESSAGE_BYTES", 12, "has a message of"),
     ],
 )
 def test_what_is_too_large(monkeypatch, module, name, limit, words):

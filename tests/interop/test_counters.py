@@ -9,7 +9,7 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.counters import read_counters
+from weft.interop.events import read_counters
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 

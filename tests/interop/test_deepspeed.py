@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import BadInput
 from weft.interop import deepspeed
-from weft.interop.text.settings import flatten
 from weft.layout.spec import ContextMethod, Layout, Recompute, TensorOverlap
+from weft.model.settings import flatten
 
 NAMES = frozenset(Path(__file__).with_name("deepspeed_settings.txt").read_text(encoding="ascii").split())
 """Names in DeepSpeed (commit edaa7221): docs/_pages/config-json.md, runtime/config.py and zero/config.py."""

@@ -12,7 +12,7 @@ import weft
 from weft.errors import BadInput, Unsupported
 from weft.interop import megatron, megatron_script
 from weft.interop.launch import read_run
-from weft.interop.megatron_model import pattern
+from weft.interop.megatron import pattern
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue

@@ -5,13 +5,12 @@ import io
 import zlib
 from ipaddress import IPv4Address
 
-import numpy as np
 import pytest
 
 from weft.errors import BadInput
 from weft.interop import roce
 from weft.interop.plan_paths import ipv4
-from weft.interop.roce import COLUMNS, PORTS, NextHops
+from weft.interop.roce import COLUMNS, PORTS
 
 
 def source_ports(*args, **options):
@@ -99,14 +98,3 @@ def test_probed_ports(planned):
 def test_probes_that_cannot_be_used(planned, text, words):
     with pytest.raises(BadInput, match=words):
         source_ports(*planned(8), probes=text)
-
-
-def test_next_hops_avoid_failed_links_and_hosts(planned):
-    fabric, _, _ = planned(8)
-    leaf = int(fabric.nodes_of("leaf")[0])
-    hops = NextHops(fabric)
-    up = hops.of(leaf, 7)
-    assert [fabric.names[int(fabric.target[link])] for link in up] == ["spine-0", "spine-1"]
-    fewer = NextHops(fabric.failed(links=np.array(up[:1]))).of(leaf, 7)
-    assert set(fewer) == set(up[1:])
-    assert [int(fabric.target[link]) for link in hops.of(leaf, 0)] == [0]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.interop import torchtitan, torchtitan_toml
-from weft.interop.text.settings import flatten
 from weft.layout.spec import Layout, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue
+from weft.model.settings import flatten
 
 JOB_FILE_NAMES = frozenset(
     Path(__file__).with_name("torchtitan_job_file_settings.txt").read_text(encoding="ascii").split()

@@ -141,7 +141,7 @@ def test_parsing() -> None:
     assert arguments.text("--vocab-file") == "$VOCAB_FILE"
     assert arguments.has("--fp16")
     assert arguments.text("--fp16", "absent") == "absent"
-    assert arguments.integer("--absent", 3) == 3
+    assert arguments.integer("--absent", default=3) == 3
     assert parse_arguments("--a 1 --a 2").integer("--a") == 2
     assert parse_arguments(["--recompute-modules", "mlp", "moe"]).text("--recompute-modules") == "mlp moe"
     assert parse_arguments('--spec-like "two words" -1').text("--spec-like") == "two words -1"

@@ -3,7 +3,7 @@
 import pytest
 
 from weft.errors import UnknownName
-from weft.model.workload import WORKLOADS, workload
+from weft.model.workload import workload, workloads
 
 SCALE = 0.26
 
@@ -33,7 +33,7 @@ def test_dlrm():
 
 
 def test_names():
-    for name in WORKLOADS:
+    for name in workloads():
         assert workload(name).name == name
         assert workload(name).assumptions
     with pytest.raises(UnknownName, match="did you mean gnmt"):

@@ -117,7 +117,7 @@ torchrun ${DIST[@]} pretrain_gpt.py ${MODEL[@]} $TRAIN "${EXTRA[@]}" --save "$OU
 def test_a_script_in_the_style_of_the_examples() -> None:
     found = parse_arguments(PRETRAIN)
     assert found.program == "pretrain_gpt.py"
-    assert dict(found.values) == {
+    assert dict(found.data) == {
         "--nproc_per_node": "8",
         "--nnodes": "4",
         "--num-layers": "12",
@@ -139,9 +139,9 @@ def test_a_script_in_the_style_of_the_examples() -> None:
 def test_texts_within_texts() -> None:
     text = 'ARGS="--a 1 --b"\nCMD="cd /x; python train.py $ARGS"\nsrun bash -c "${CMD}"\n'
     assert ["srun", "bash", "-c", "cd", "/x;", "python", "train.py", "--a", "1", "--b"] in commands(text)
-    assert parse_arguments(text).values == {"--a": "1", "--b": ""}
-    assert parse_arguments('OPTIONS=" --a 2 "').values == {"--a": "2"}
-    assert parse_arguments("python prepare.py --a 1\npython train.py --num-layers 2").values == {"--num-layers": "2"}
+    assert parse_arguments(text).data == {"--a": "1", "--b": ""}
+    assert parse_arguments('OPTIONS=" --a 2 "').data == {"--a": "2"}
+    assert parse_arguments("python prepare.py --a 1\npython train.py --num-layers 2").data == {"--num-layers": "2"}
 
 
 def test_a_script_of_slurm() -> None:

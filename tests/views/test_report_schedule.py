@@ -14,7 +14,7 @@ from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.result import ScheduleResult, provision
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
-from weft.model.workload import Task, Workload, dlrm
+from weft.model.workload import Task, Workload, workload
 from weft.simulation.workload import WorkloadResult, run_policies
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_timeline, schedule_view
 from weft.views.files import write_trace
@@ -167,7 +167,7 @@ def runs(workload, dimensions):
 @pytest.mark.parametrize("shape", [NARROW, WIDE], ids=["narrow", "wide"])
 def test_an_iteration_keeps_within_the_width(width, shape):
     dimensions = network(shape)
-    found = runs(dlrm(), dimensions)
+    found = runs(workload("dlrm"), dimensions)
     text = printed(workload_view(result(found, dimensions, ("a note " * 30,)), verbose=True), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
@@ -176,10 +176,10 @@ def test_an_iteration_keeps_within_the_width(width, shape):
 
 def test_an_iteration_as_json():
     dimensions = network(NARROW)
-    found = runs(dlrm(), dimensions)
+    found = runs(workload("dlrm"), dimensions)
     document = json.loads(result(found, dimensions, ("note",)).to_json())
     assert document["schema"] == "weft.workload/1"
-    assert document["assumptions"] == [*dlrm().assumptions, "note"]
+    assert document["assumptions"] == [*workload("dlrm").assumptions, "note"]
     assert [one["size"] for one in document["dimensions"]] == [4, 4]
     for one in document["policies"]:
         run = found[one["policy"]]
@@ -200,8 +200,8 @@ def test_a_workload_without_work_has_a_table():
 
 def test_a_timeline_of_an_iteration(tmp_path):
     path = tmp_path / "trace.pftrace"
-    write_trace(str(path), workload_timeline(runs(dlrm(), network(NARROW))["weft"]))
+    write_trace(str(path), workload_timeline(runs(workload("dlrm"), network(NARROW))["weft"]))
     data = path.read_bytes()
-    for task in dlrm().tasks:
+    for task in workload("dlrm").tasks:
         assert task.name.encode() in data
     assert b"computation" in data

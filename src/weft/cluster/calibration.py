@@ -380,9 +380,8 @@ def tables_to_toml(tables: Tables, *, comment: str) -> str:
     """TOML that ``read_calibration`` takes, behind a comment of one line."""
     lines = [f"# {comment}"]
     for name, table in tables.tables.items():
-        lines += ["", f"[{name}]", *(f"{field} = {_toml(value)}" for field, value in table.items())]
+        lines += ["", f"[{name}]"]
+        for field_, value in table.items():
+            text = f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+            lines.append(f"{field_} = {text}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -80,7 +80,7 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     """Compare cables as built with a design: which are misplugged, missing or slow, and how to repair them.
 
     >>> import tempfile, weft
-    >>> from weft.interop.point_to_point import HEADINGS
+    >>> from weft.interop.cabling import HEADINGS
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     plan, there = (f"{folder}/{name}.csv" for name in ("plan", "there"))
     ...     rows = ["gpu1,eth0,leaf1,1,400G", "gpu2,eth0,leaf2,1,400G"]

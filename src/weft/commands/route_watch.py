@@ -184,7 +184,7 @@ class _RouteFeed:
 
     def _measured(self) -> list[tuple[str, Event]]:
         """The events of files of counters and of flows in order of time, with their places."""
-        from weft.interop.counters import read_counters
+        from weft.interop.events import read_counters
         from weft.interop.flow_tables import read_records
         from weft.routing.controller import Event
         from weft.routing.demand import recognised

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.result import ScheduleResult
     from weft.collectives.schedules.timing import Active, TimedSchedule
     from weft.fabric.dimension import Dimension
-    from weft.interop.astra_system import AstraSystem
+    from weft.interop.astra import AstraSystem
     from weft.model.workload import Workload
     from weft.simulation.workload import WorkloadResult
 
@@ -176,9 +176,9 @@ def _scheduled(
 
 
 def _system_of(path: str) -> AstraSystem:
-    from weft.interop.astra_system import read
+    from weft.interop.astra import read_system
 
-    return read(read_text(path, where=path, largest=CONFIGURATION_BYTES), where=path)
+    return read_system(read_text(path, where=path, largest=CONFIGURATION_BYTES), where=path)
 
 
 def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
@@ -208,10 +208,10 @@ def _dimensions(
 
     if options.dims is not None:
         if isinstance(options.dims, str) and options.dims.endswith((".yml", ".yaml")):
-            from weft.interop.astra_network import read
+            from weft.interop.astra import read_network
 
             text = read_text(options.dims, where=options.dims, largest=CONFIGURATION_BYTES)
-            return read(text, where=options.dims), planned, ()
+            return read_network(text, where=options.dims), planned, ()
         return parse_dimensions(options.dims) if isinstance(options.dims, str) else tuple(options.dims), planned, ()
 
     cluster = planned if options.cluster is None else cluster_of(options.cluster)
@@ -329,10 +329,10 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         entry = (cluster, cluster.count // cluster.tiers[0].size, cluster.count)
         return write_tuner([entry], calibration=constants_of(options, cluster))
-    from weft.interop import astra_network, astra_system
+    from weft.interop import astra
 
     if form == "astra-network":
-        return astra_network.write(wanted.dimensions)
+        return astra.write_network(wanted.dimensions)
     policy, where = timed.schedule.policy.split()[0], "--export astra-system"
     if policy != "baseline" or "scf" in timed.rule:
         problem = f"ASTRA-sim 2 does not schedule as {policy} with {timed.rule}"
@@ -340,10 +340,10 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
     if timed.active is None:
         problem = "ASTRA-sim has no overlap of latencies without limit"
         raise BadInput(problem, where=where, remedy="add --active 1, or more")
-    system = astra_system.AstraSystem(
+    system = astra.AstraSystem(
         algorithms={wanted.kind: wanted.algorithms}, chunks=len(timed.schedule), active=timed.active
     )
-    return astra_system.write(system)
+    return astra.write_system(system)
 
 
 @dataclass(frozen=True, kw_only=True)

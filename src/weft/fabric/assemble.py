@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from weft.codec import Coded, Document, Range, decode
 from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
+from weft.units import parse_bandwidth, parse_seconds
 
 ACCELERATOR, SCALE_UP_SWITCH = "accelerator", "scale-up"
 MOST_NODES, MOST_LINKS = 2_000_000, 8_000_000
@@ -22,34 +24,47 @@ LEVEL_ROLES = ("leaf", "spine", "core")
 """Roles of switches by their distance from the accelerators, for formats that do not tell."""
 
 
+Label = Annotated[str, Range(1, 200)]
+_Number = Annotated[int, Range(0, MOST_NODES)]
+_WRITTEN: Any = str | float
+
+
+def _quantity(parse: Callable[[str | float, str], float]) -> Coded:
+    return Coded(lambda raw: parse(decode(_WRITTEN, raw, ""), ""), shape=_WRITTEN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Document):
     """A node of a file; ``place`` says where in the file it is ("nodes[3]", "line 12").
 
     Without ``domain`` the links decide which accelerators share one; ``rail`` is the position in the domain.
     """
 
-    name: str
-    role: str
-    place: str
-    domain: int | None = None
-    rail: int | None = None
+    DOCUMENT = "name role domain? rail?"
+
+    name: Label
+    role: Label
+    place: str = ""
+    domain: _Number | None = None
+    rail: _Number | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cable:
+class Cable(Document):
     """A link of a file, in both directions where ``both``; without ``tier`` the roles of its ends decide.
 
     ``capacity_Bps`` is that of all its ``cables``, which are separate links beyond scale-up domains.
     """
 
-    source: str
-    target: str
-    capacity_Bps: float
-    place: str
-    latency_s: float = 0.0
-    cables: int = 1
-    tier: int | None = None
+    DOCUMENT = "source target capacity=capacity_Bps latency=latency_s cables tier up? both?"
+
+    source: Label
+    target: Label
+    capacity_Bps: Annotated[float, _quantity(parse_bandwidth)]
+    place: str = ""
+    latency_s: Annotated[float, _quantity(parse_seconds)] = 0.0
+    cables: Annotated[int, Range(1, MOST_CABLES)] = 1
+    tier: Annotated[int, Range(0, 64)] | None = None
     up: bool = True
     both: bool = True
 

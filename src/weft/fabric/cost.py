@@ -60,35 +60,15 @@ class BillLine(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillTotals:
-    """The parts of a network by kind, with their dollars and watts."""
-
-    prices: Prices
-    switches: int
-    switch_ports: int
-    ports_used: int
-    transceivers: int
-    cables: int
-    nics: int
-    usd: float
-    watts: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Bill(Result):
-    """Parts of a scale-out network, with dollars and watts by kind of part.
+class BillTotals(Document):
+    """The parts of a network by kind, with their dollars and watts.
 
     ``switch_ports`` are those bought, ``ports_used`` those with a cable; ``nics`` counts the links from an
-    accelerator to a scale-out switch.  ``lines`` split the counts by model and speed.  Spares are in none of the sums
-    but ``spares_usd``.
+    accelerator to a scale-out switch.
     """
 
-    SCHEMA = "weft.bill-of-materials/1"
-    COLUMNS = tuple(BillLine.DOCUMENT.split())
-    DOCUMENT = "fabric accelerators lines totals.* spares_usd"
+    DOCUMENT = "prices switches switch_ports ports_used transceivers cables nics usd watts"
 
-    fabric: str
-    accelerators: int
     prices: Prices
     switches: int
     switch_ports: int
@@ -96,7 +76,6 @@ class Bill(Result):
     transceivers: int
     cables: int
     nics: int
-    lines: tuple[BillLine, ...]
 
     @property
     def usd(self) -> float:
@@ -110,6 +89,23 @@ class Bill(Result):
         prices = self.prices
         switches_watts = self.switch_ports * prices.watts_per_switch_port
         return switches_watts + self.transceivers * prices.watts_per_transceiver + self.nics * prices.watts_per_nic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bill(Result, BillTotals):
+    """Parts of a scale-out network, with dollars and watts by kind of part.
+
+    ``lines`` split the counts by model and speed.  Spares are in none of the sums
+    but ``spares_usd``.
+    """
+
+    SCHEMA = "weft.bill-of-materials/1"
+    COLUMNS = tuple(BillLine.DOCUMENT.split())
+    DOCUMENT = f"fabric accelerators lines {BillTotals.DOCUMENT} spares_usd"
+
+    fabric: str
+    accelerators: int
+    lines: tuple[BillLine, ...]
 
     @property
     def spares_usd(self) -> float:

@@ -16,64 +16,24 @@ outwards), ``domain`` and ``rail`` may be left out.  Instead of nodes and links:
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from weft import units
-from weft.codec import Coded, Range, decode
+from weft.codec import Coded, Range, decode, encode
 from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput
-from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble, parts_of_fabric
+from weft.fabric.assemble import MOST_LINKS, MOST_NODES, Cable, Label, Node, assemble, parts_of_fabric
 from weft.fabric.spec import Fabric
-from weft.files import read_text
 
 SCHEMA = "weft.fabric/1"
-_NODE = ("name", "role", "domain", "rail")
-
-_Name = Annotated[str, Range(1, 200)]
-_Number = Annotated[int, Range(0, MOST_NODES)]
-
-
-def _quantity(parse: Callable[[str | float, str], float]) -> Coded:
-    return Coded(lambda raw: parse(decode(_WRITTEN, raw, ""), ""), shape=_WRITTEN)
-
-
-_WRITTEN: Any = str | float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEntry:
-    """A node of a file."""
-
-    name: _Name
-    role: _Name
-    domain: _Number | None = None
-    rail: _Number | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEntry:
-    """A link of a file: its capacity in bytes/s and its latency in seconds."""
-
-    source: _Name
-    target: _Name
-    capacity: Annotated[float, _quantity(units.parse_bandwidth)]
-    latency: Annotated[float, _quantity(units.parse_seconds)] = 0.0
-    cables: Annotated[int, Range(1, MOST_CABLES)] = 1
-    tier: Annotated[int, Range(0, 64)] | None = None
-    up: bool = True
-    both: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorEntry:
     """What builds the fabric of a file that lists no nodes."""
 
-    kind: _Name
-    cluster: _Name
+    kind: Label
+    cluster: Label
     radix: Annotated[int, Range(2, 65536)] = 64
     oversubscription: Annotated[float, Range(1, 1000)] | None = None
 
@@ -83,28 +43,20 @@ class FabricFile:
     """A fabric file."""
 
     schema: Literal["weft.fabric/1"]
-    name: _Name
-    roles: Annotated[tuple[_Name, ...], Range(0, 1000)] = ()
-    nodes: Annotated[tuple[NodeEntry, ...], Range(0, MOST_NODES)] = ()
-    links: Annotated[tuple[LinkEntry, ...], Range(0, MOST_LINKS)] = ()
+    name: Label
+    roles: Annotated[tuple[Label, ...], Range(0, 1000)] = ()
+    nodes: Annotated[tuple[Node, ...], Range(0, MOST_NODES)] = ()
+    links: Annotated[tuple[Cable, ...], Range(0, MOST_LINKS)] = ()
     generator: GeneratorEntry | None = None
 
 
-def read_fabric(path: str | os.PathLike[str]) -> Fabric:
-    """The fabric of a file of ours; TOML where the name ends so, else JSON."""
-    where = os.fspath(path)
-    text = read_text(path, where=where)
-    toml = Path(path).suffix.lower() == ".toml"
-    return fabric_from_toml(text, where=where) if toml else fabric_from_json(text, where=where)
-
-
 def fabric_from_json(text: str, *, where: str = "fabric") -> Fabric:
-    """The fabric of a JSON text, as ``read_fabric``."""
+    """The fabric of a JSON text."""
     return _fabric(parse_json(text, where), where)
 
 
 def fabric_from_toml(text: str, *, where: str = "fabric") -> Fabric:
-    """The fabric of a TOML text, as ``read_fabric``."""
+    """The fabric of a TOML text."""
     return _fabric(parse_toml(text, where), where)
 
 
@@ -112,9 +64,7 @@ def fabric_to_json(fabric: Fabric) -> str:
     """JSON that ``fabric_from_json`` turns into an equal fabric; one node or link a line."""
     head = json.dumps({"schema": SCHEMA, "name": fabric.name, "roles": list(fabric.roles)})[1:-1]
     every, cables = parts_of_fabric(fabric)
-    nodes = ",\n  ".join(
-        json.dumps({name: value for name in _NODE if (value := getattr(node, name)) is not None}) for node in every
-    )
+    nodes = ",\n  ".join(json.dumps(encode(node)) for node in every)
     links = ",\n  ".join(json.dumps(_link(cable)) for cable in cables)
     return f'{{{head},\n "nodes": [\n  {nodes}],\n "links": [\n  {links}]}}\n'
 
@@ -131,24 +81,8 @@ def _fabric(table: Any, where: str) -> Fabric:
         if fields.nodes or fields.links:
             raise BadInput("has a generator and nodes or links", where=where, remedy="keep one of the two")
         return _generated(fields.generator, where)
-    nodes = [
-        Node(name=n.name, role=n.role, place=f"nodes[{i}]", domain=n.domain, rail=n.rail)
-        for i, n in enumerate(fields.nodes)
-    ]
-    links = [
-        Cable(
-            source=link.source,
-            target=link.target,
-            capacity_Bps=link.capacity,
-            latency_s=link.latency,
-            cables=link.cables,
-            tier=link.tier,
-            up=link.up,
-            both=link.both,
-            place=f"links[{i}]",
-        )
-        for i, link in enumerate(fields.links)
-    ]
+    nodes = [replace(node, place=f"nodes[{i}]") for i, node in enumerate(fields.nodes)]
+    links = [replace(link, place=f"links[{i}]") for i, link in enumerate(fields.links)]
     return assemble(fields.name, nodes, links, where=where, roles=fields.roles)
 
 

@@ -26,10 +26,10 @@ are fewer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import prod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ from weft.fabric.families.dragonfly import GLOBAL_TIER
 from weft.fabric.families.torus import lines_of
 from weft.fabric.lump import mixed
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes, joined, spans
+from weft.fabric.traffic import Routes, joined, single_paths, spans, whole_paths
 
 Structure = Literal["dimension-order", "ugal"]
 STRUCTURES: tuple[Structure, ...] = get_args(Structure)
@@ -207,7 +207,7 @@ class Paths:
 
     def each(self, source: int, target: int) -> Iterator[tuple[int, ...]]:
         """The paths one by one, as links in order."""
-        follow = self._follow(source, target)
+        follow = self.follow(source, target)
         branches = [iter(follow(source))]
         path: list[int] = []
         while branches:
@@ -405,8 +405,8 @@ class Paths:
         latency = np.add.reduceat(crossed, indptr[:-1]) if flows else np.zeros(0)
         return Routes(indptr=indptr, links=links, usage=usage, latency_s=latency)
 
-    def _follow(self, source: int, target: int) -> Any:
-        """A function from a node to the links that lead on from it."""
+    def follow(self, source: int, target: int) -> Callable[[int], list[int]]:
+        """A function from a node to the links that lead on from it, on shortest paths of a pair."""
         from weft.fabric import _walk
 
         first, last = self._ends(np.array([source, target])).tolist()
@@ -451,20 +451,6 @@ def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: 
     plain = np.setdiff1d(np.arange(len(source)), shaped)
     usual = paths.routes(source[plain], target[plain], seed=seed, key=key[plain])
     return joined([usual, result]).of(np.argsort(np.concatenate([plain, shaped]), kind="stable"))
-
-
-def _single(fabric: Fabric, table: Ints) -> Routes:
-    """Routes of single paths from a row of links each; -1 is none."""
-    links = table[table >= 0]
-    indptr = np.concatenate([[0], np.cumsum((table >= 0).sum(axis=1))]).astype(np.int64)
-    return _routes(fabric, indptr, links)
-
-
-def _routes(fabric: Fabric, indptr: Ints, links: Ints) -> Routes:
-    total = np.concatenate([[0.0], np.cumsum(fabric.latency_s[links])])
-    return Routes(
-        indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=total[indptr[1:]] - total[indptr[:-1]]
-    )
 
 
 class _Links:
@@ -553,10 +539,12 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints, draw: Ints) -> tu
         (base + (there - from_) * stride[axis]) * per_domain + rail,
         draw[flow],
     )
-    indptr = np.concatenate([[0], np.cumsum(count.sum(axis=1))]).astype(np.int64)
     good = np.setdiff1d(np.arange(len(source)), flow[links < 0])
-    along = _routes(fabric, indptr, links).of(good)
-    return _after(fabric, _crossing(paths, source[good], first[good]), along), good
+    along = whole_paths(fabric, count.sum(axis=1), links).of(good)
+    # Each path along the rail goes behind the one that crosses the domain.
+    both = joined([_crossing(paths, source[good], first[good]), along])
+    both = both.of(np.arange(2 * len(along)).reshape(2, -1).T.ravel())
+    return whole_paths(fabric, np.diff(both.indptr[::2]), both.links), good
 
 
 def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
@@ -565,13 +553,7 @@ def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
     inside = paths.routes(source[moved], first[moved])
     lengths = np.zeros(len(source), dtype=np.int64)
     lengths[moved] = np.diff(inside.indptr)
-    return _routes(paths.fabric, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), inside.links)
-
-
-def _after(fabric: Fabric, first: Routes, second: Routes) -> Routes:
-    """Paths of one behind those of the other."""
-    both = joined([first, second]).of(np.arange(2 * len(first)).reshape(2, -1).T.ravel())
-    return _routes(fabric, both.indptr[::2], both.links)
+    return whole_paths(paths.fabric, lengths, inside.links)
 
 
 class _Groups:
@@ -652,7 +634,7 @@ def _dragonfly(fabric: Fabric, source: Ints, target: Ints, draw: Ints) -> tuple[
     good = np.flatnonzero(joins & (groups.up_nic[source] >= 0) & (groups.up_nic[target] >= 0))
     source, target, least, draw = source[good], target[good], least[good], draw[good]
     a, b = (groups.of[fabric.target[groups.up_nic[end]]] for end in (source, target))
-    shortest = _single(fabric, least)
+    shortest = single_paths(fabric, least)
     if groups.count < 3 or not len(source):
         return shortest, good
     many = groups.count - 1 - (a != b)
@@ -662,7 +644,7 @@ def _dragonfly(fabric: Fabric, source: Ints, target: Ints, draw: Ints) -> tuple[
     other += (other >= high) & (a != b)
     table, joins = _by_way(groups, source, target, [other], draw)
     least = np.pad(least, ((0, 0), (0, table.shape[1] - least.shape[1])), constant_values=-1)
-    roundabout = _single(fabric, np.where((joins & (a != b))[:, None], table, least))
+    roundabout = single_paths(fabric, np.where((joins & (a != b))[:, None], table, least))
     from weft.fabric import _walk
 
     takes_long = np.zeros(len(source), dtype=np.int64)

@@ -197,10 +197,8 @@ class Trees:
 
     def _neighbours(self, nodes: Ints) -> Ints:
         """Switches one scale-out link away."""
-        begin, end = self._first[nodes], self._first[nodes + 1]
-        lengths = end - begin
-        at = np.arange(lengths.sum()) + np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
-        return self._beyond(self._out[at])
+        begin = self._first[nodes]
+        return self._beyond(self._out[spans(begin, self._first[nodes + 1] - begin)])
 
     def _above(self, accelerator: int) -> list[int]:
         """Switches beyond its domain that an accelerator hangs on."""

@@ -154,9 +154,15 @@ def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
 def single_paths(fabric: Fabric, links: Ints) -> Routes:
     """Routes of one path each: a row of links in order, -1 where there is none."""
     on_path = links >= 0
-    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
-    latency = np.where(on_path, fabric.latency_s[links], 0.0).sum(axis=1)
-    return Routes(indptr=indptr, links=links[on_path], usage=np.ones(int(indptr[-1])), latency_s=latency)
+    return whole_paths(fabric, on_path.sum(axis=1), links[on_path])
+
+
+def whole_paths(fabric: Fabric, lengths: Ints, links: Ints) -> Routes:
+    """Routes of one path each, from how many links each has and the links of all, in order."""
+    flow = np.repeat(np.arange(len(lengths)), lengths)
+    latency = np.bincount(flow, fabric.latency_s[links], len(lengths)).astype(np.float64)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
 
 
 def spans(begin: Ints, count: Ints) -> Ints:

@@ -8,12 +8,13 @@ accelerators.  Every cable is a link.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import zip_longest
 from typing import NamedTuple
+
+import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, networked
@@ -211,17 +212,12 @@ def wiring_of_fabric(fabric: Fabric, *, ports: bool = False) -> Wiring:
 
 def _both_ways(fabric: Fabric) -> Iterator[tuple[int, int, tuple[float, bool], tuple[float, bool]]]:
     """Ends of every scale-out cable; bytes/s (0.0 where it is missing) and whether it is up, per direction."""
-    ways: dict[tuple[int, int], list[tuple[float, bool]]] = defaultdict(list)
-    columns = (fabric.source, fabric.target, fabric.capacity_Bps, fabric.cables, fabric.tier, fabric.up)
-    for a, b, capacity_Bps, cables, tier, up in zip(*(column.tolist() for column in columns), strict=True):
-        if tier != SCALE_UP:
-            ways[a, b] += [(capacity_Bps / cables, up)] * cables
-    done = set()
-    for (a, b), forth in ways.items():
-        if (b, a) not in done:
-            done.add((a, b))
-            for forward, backward in zip_longest(forth, ways.get((b, a), ()), fillvalue=(0.0, True)):
-                yield a, b, forward, backward
+    back = fabric.reverse
+    for link in np.flatnonzero(fabric.tier != SCALE_UP).tolist():
+        other, speed = int(back[link]), float(fabric.capacity_Bps[link])
+        if other < 0 or other > link:
+            there = (0.0, True) if other < 0 else (float(fabric.capacity_Bps[other]), bool(fabric.up[other]))
+            yield int(fabric.source[link]), int(fabric.target[link]), (speed, bool(fabric.up[link])), there
 
 
 def is_any(name: str, patterns: Sequence[str]) -> bool:

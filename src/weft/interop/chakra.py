@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
+from typing import Annotated
 
+from weft.codec import Range, decode
 from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric import checks
@@ -26,6 +28,8 @@ from weft.model.workload import Communication, CommunicationKind, Task, Workload
 _RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et\Z")
 LARGEST_TRACE_BYTES = 256_000_000
 MOST_WAITS = 20_000_000
+_Rank = Annotated[int, Range(0, checks.MAX_ACCELERATORS)]
+_Groups = dict[str, Annotated[tuple[_Rank, ...], Range(1, checks.MAX_ACCELERATORS)]]
 _NOTES = {
     "received": "{} messages that are received take no time: what comes from other ranks is not waited for",
     "host": "{} operations of the host run among the accelerator's",
@@ -77,17 +81,12 @@ def read_trace(
 def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """Ranks per process group, from ASTRA-sim's ``{"1": [0, 1]}``."""
     where = os.fspath(path)
-    table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
-    if not isinstance(table, dict):
-        raise BadInput("is not a table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
-    groups = {}
-    for name, ranks in table.items():
+    document = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
+    groups = decode(_Groups, document, where)
+    for name, ranks in groups.items():
         place = f"{where}: group {name[:40]!r}"
         if not re.fullmatch("[0-9]{1,9}", name):
             raise BadInput("has no number as its name", where=place, remedy='write it like {"1": [0, 1]}')
-        if not isinstance(ranks, list) or not ranks:
-            raise BadInput("has no list of ranks", where=place, remedy='write it like {"1": [0, 1]}')
-        groups[name] = tuple(checks.whole(rank, place, low=0) for rank in ranks)
         if len(set(ranks)) < len(ranks):
             raise BadInput("names a rank twice", where=place, remedy="remove one")
     return groups

@@ -6,6 +6,7 @@ built at run time, in a separate pool; fields that they leave out are skipped.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,6 @@ from weft.errors import BadInput, MissingExtra
 
 VERSION = "0.0.4"
 PACKAGE = "ChakraProtoMsg"
-LARGEST_MESSAGE_BYTES = 8_000_000
 MOST_NODES = 2_000_000
 
 METADATA, LOAD, STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(1, 8)
@@ -46,10 +46,11 @@ which has an int32's bytes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The classes of protobuf's messages, and the error of bytes that are none."""
+    """The classes of protobuf's messages, what reads and writes them, and the error of bytes that are none."""
 
     metadata: Any
     node: Any
+    proto: Any
     error: type[Exception]
 
 
@@ -61,20 +62,17 @@ def schema() -> Schema:
         MissingExtra: protobuf is not installed.
     """
     try:
-        descriptors: Any = import_module("google.protobuf.descriptor_pb2")
-        pools: Any = import_module("google.protobuf.descriptor_pool")
-        factory: Any = import_module("google.protobuf.message_factory")
-        message: Any = import_module("google.protobuf.message")
+        names = ("descriptor_pb2", "message_factory", "message", "proto")
+        descriptors, factory, message, proto = (import_module(f"google.protobuf.{name}") for name in names)
     except ImportError:
         raise MissingExtra("a Chakra trace", "chakra") from None
     file = descriptors.FileDescriptorProto(name="weft/chakra.proto", package=PACKAGE, syntax="proto3")
     _add_attribute(file, descriptors.FieldDescriptorProto)
     for name, fields in MESSAGES.items():
         _add(file.message_type.add(name=name), fields, descriptors.FieldDescriptorProto)
-    pool = pools.DescriptorPool()
-    pool.Add(file)
-    classes = {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES}
-    return Schema(metadata=classes["GlobalMetadata"], node=classes["Node"], error=message.DecodeError)
+    classes = factory.GetMessages([file])
+    metadata, node = (classes[f"{PACKAGE}.{name}"] for name in MESSAGES)
+    return Schema(metadata=metadata, node=node, proto=proto, error=message.DecodeError)
 
 
 def _add(message: Any, fields: Any, kinds: Any) -> None:
@@ -106,70 +104,33 @@ def decode(raw: bytes, where: str) -> Iterator[Any]:
     Raises:
         MissingExtra: protobuf is not installed.
     """
-    messages = schema()
-    parts = _frames(raw, where)
-    first = next(parts, None)
-    if first is None:
+    messages, stream = schema(), io.BytesIO(raw)
+    if raw[:2] == b"\x1f\x8b":
+        raise BadInput("is compressed with gzip", where=where, remedy="unpack it first")
+
+    def parsed(kind: Any, name: str) -> Any:
+        try:
+            return messages.proto.parse_length_prefixed(kind, stream)
+        except (messages.error, ValueError, RecursionError):
+            remedy = "check that the file is a whole .et file"
+            raise BadInput("is not a message of a Chakra trace", where=f"{where}: {name}", remedy=remedy) from None
+
+    metadata = parsed(messages.metadata, "metadata")
+    if metadata is None:
         raise BadInput("is empty", where=where, remedy="give a Chakra trace (.et)")
-    _check_metadata(_parsed(messages.metadata, first, f"{where}: metadata"), first, where)
-    for number, part in enumerate(parts):
-        if number >= MOST_NODES:
+    if stream.tell() > 1 and not metadata.version and not metadata.attr:
+        raise BadInput("does not begin with a trace's metadata", where=where, remedy="give a Chakra trace (.et)")
+    number = 0
+    while (node := parsed(messages.node, f"message {number + 1}")) is not None:
+        number += 1
+        if number > MOST_NODES:
             raise BadInput(f"has more than {MOST_NODES:,} nodes", where=where, remedy="split the trace")
-        yield _parsed(messages.node, part, f"{where}: message {number + 1}")
+        yield node
 
 
 def encode(nodes: list[Any]) -> bytes:
     """A trace's bytes: the metadata, then the nodes, each after its length."""
-    messages = [schema().metadata(version=VERSION), *nodes]
-    parts = [message.SerializeToString(deterministic=True) for message in messages]
-    return b"".join(_varint(len(part)) + part for part in parts)
-
-
-def _check_metadata(metadata: Any, raw: memoryview, where: str) -> None:
-    if raw and not metadata.version and not metadata.attr:
-        raise BadInput("does not begin with a trace's metadata", where=where, remedy="give a Chakra trace (.et)")
-
-
-def _parsed(kind: Any, raw: memoryview, where: str) -> Any:
-    try:
-        return kind.FromString(raw.tobytes())
-    except (schema().error, ValueError, RecursionError):
-        problem = "is not a message of a Chakra trace"
-        raise BadInput(problem, where=where, remedy="check that the file is a whole .et file") from None
-
-
-def _frames(raw: bytes, where: str) -> Iterator[memoryview]:
-    """The messages' bytes, without their lengths."""
-    if raw[:2] == b"\x1f\x8b":
-        raise BadInput("is compressed with gzip", where=where, remedy="unpack it first")
-    view, at = memoryview(raw), 0
-    while at < len(raw):
-        length, begin = _length(raw, at, where)
-        if length > LARGEST_MESSAGE_BYTES:
-            problem = f"has a message of {length:,} bytes at byte {at:,}: not a trace, or too large"
-            raise BadInput(problem, where=where, remedy="check that the file is a Chakra trace (.et)")
-        at = begin + length
-        if at > len(raw):
-            raise BadInput("ends within a message", where=where, remedy="copy the whole file")
-        yield view[begin:at]
-
-
-def _length(raw: bytes, at: int, where: str) -> tuple[int, int]:
-    """A varint of at most five bytes, and where it ends."""
-    value = 0
-    for shift in range(0, 35, 7):
-        if at >= len(raw):
-            raise BadInput("ends within a message's length", where=where, remedy="copy the whole file")
-        byte, at = raw[at], at + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise BadInput("has a length of more than 5 bytes", where=where, remedy="give a Chakra trace (.et)")
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*result, value])
+    messages, stream = schema(), io.BytesIO()
+    for message in (messages.metadata(version=VERSION), *nodes):
+        messages.proto.serialize_length_prefixed(message, stream)
+    return stream.getvalue()

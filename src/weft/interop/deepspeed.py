@@ -22,9 +22,9 @@ from weft.interop.launch import (
     process_grid,
     refuse,
 )
-from weft.interop.text.settings import Settings, flatten, share_of
 from weft.layout.spec import AXES, ContextMethod, Layout, Recompute, TensorOverlap
 from weft.model.job import Job, Precision
+from weft.model.settings import Settings, flatten, share_of
 
 TOOL = "DeepSpeed"
 WRITTEN_FOR = "Written for the settings that DeepSpeed documents in August 2026."
@@ -157,18 +157,18 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
             where=where,
             remedy="give the file that the run passes as --deepspeed_config",
         )
-    s = Settings(flatten(tables), where=where)
+    s = Settings(data=flatten(tables), where=where)
     degrees = {
-        "tensor": max(s.integer("tensor_parallel.autotp_size", least=0), 1),
-        "pipeline": s.integer("pipeline.stages"),
-        "sequence": s.integer("sequence_parallel_size"),
+        "tensor": max(s.integer("tensor_parallel.autotp_size", default=1, least=0), 1),
+        "pipeline": s.count("pipeline.stages"),
+        "sequence": s.count("sequence_parallel_size"),
     }
     ranks = share_of(world, degrees, where=where) if world is not None else _ranks(s)
     micro, batch = _batches(s, ranks)
     layout = _layout(s, degrees, ranks, micro)
     notes = ["DeepSpeed's configuration states neither the model nor the sequence length"]
-    left = [name for name in (MICRO, STEPS, BATCH, "bf16.enabled", "fp16.enabled") if s.get(name) == "auto"]
-    if left:  # as Hugging Face's trainer has it
+    names = (MICRO, STEPS, BATCH, "bf16.enabled", "fp16.enabled")
+    if left := [name for name in names if not s.has(name) and name in s.data]:  # as Hugging Face's trainer has it
         notes.append(f"left to the training script (auto): {', '.join(left)}")
     return RunConfiguration(
         tool=TOOL,
@@ -183,38 +183,32 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
     )
 
 
-def _stated(s: Settings, name: str) -> bool:
-    return bool(s.get(name, "auto") != "auto")
-
-
 def _ranks(s: Settings) -> int:
     """Data-parallel ranks from the batch sizes."""
-    if not (_stated(s, BATCH) and _stated(s, MICRO)):
+    if not (s.has(BATCH) and s.has(MICRO)):
         raise BadInput(
             "the number of accelerators is not in it", where=s.where, remedy="give it, or all three batch settings"
         )
-    return _share_of_batch(s, {name: s.integer(name) for name in (MICRO, STEPS)})
+    return _share_of_batch(s, {name: s.count(name) for name in (MICRO, STEPS)})
 
 
 def _batches(s: Settings, ranks: int) -> tuple[int, int]:
     """Micro-batch and global batch; the one that is missing follows from the other."""
-    if not _stated(s, BATCH):
-        micro = s.integer(MICRO)
-        return micro, micro * s.integer(STEPS) * ranks
-    stated = MICRO if _stated(s, MICRO) else STEPS
-    batches = _share_of_batch(s, {stated: s.integer(stated), "data-parallel ranks": ranks})
-    return s.integer(MICRO) if stated == MICRO else batches, s.integer(BATCH)
+    if not s.has(BATCH):
+        micro = s.count(MICRO)
+        return micro, micro * s.count(STEPS) * ranks
+    stated = MICRO if s.has(MICRO) else STEPS
+    batches = _share_of_batch(s, {stated: s.count(stated), "data-parallel ranks": ranks})
+    return s.count(MICRO) if stated == MICRO else batches, s.count(BATCH)
 
 
 def _share_of_batch(s: Settings, degrees: dict[str, int]) -> int:
-    return share_of(s.integer(BATCH), degrees, where=f"{s.where}: {BATCH}", unit="sequences")
+    return share_of(s.count(BATCH), degrees, where=f"{s.where}: {BATCH}", unit="sequences")
 
 
 def _layout(s: Settings, degrees: dict[str, int], ranks: int, micro: int) -> Layout:
-    stage = s.integer("zero_optimization.stage", 0, least=0)
-    if stage > 3:
-        raise s.bad("zero_optimization.stage", f"{stage} is not between 0 and 3")
-    if s.integer("zero_optimization.zero_hpz_partition_size") > 1:
+    stage = s.integer("zero_optimization.stage", default=0, least=0, most=3)
+    if s.count("zero_optimization.zero_hpz_partition_size") > 1:
         raise Unsupported(
             "a second copy of the weights within a host (hpZ) is not modelled",
             where=f"{s.where}: zero_optimization.zero_hpz_partition_size",
@@ -222,14 +216,14 @@ def _layout(s: Settings, degrees: dict[str, int], ranks: int, micro: int) -> Lay
         )
     z = 1
     if stage == 3:  # the weights are shared by all data-parallel ranks, or by MiCS's groups
-        size = s.integer("zero_optimization.mics_shard_size", -1, least=-1)
+        size = s.integer("zero_optimization.mics_shard_size", default=-1, least=-1)
         z = size if size > 0 else ranks
         if ranks % z:
             problem = f"groups of {z} do not divide {ranks} data-parallel ranks"
             raise s.bad("zero_optimization.mics_shard_size", problem)
     overlap = s.flag("zero_optimization.overlap_comm", stage == 3)
-    expert = s.integer("expert_parallel.autoep_size") if s.flag("expert_parallel.enabled") else 1
-    recompute = any(name.startswith("activation_checkpointing.") for name in s)
+    expert = s.count("expert_parallel.autoep_size") if s.flag("expert_parallel.enabled") else 1
+    recompute = any(name.startswith("activation_checkpointing.") for name in s.data)
     x, context = degrees["tensor"], degrees["sequence"]
     overlaps_tensor = x > 1 and s.flag("tensor_parallel.tp_overlap_comm")
     return Layout(
@@ -257,4 +251,4 @@ def _precision(s: Settings) -> Precision | None:
         return "bf16"
     if s.flag("fp16.enabled"):
         return "fp16"
-    return None if "auto" in (s.get("bf16.enabled"), s.get("fp16.enabled")) else "fp32"
+    return None if "auto" in (s.data.get("bf16.enabled"), s.data.get("fp16.enabled")) else "fp32"

@@ -20,7 +20,7 @@ from weft.fabric.files import SCHEMA
 from weft.fabric.spec import Fabric
 from weft.fabric.wiring import PortCable, Wiring, fabric_of, wiring_of, wiring_of_fabric
 from weft.files import LARGEST_FILE_BYTES, read_text
-from weft.interop import lldp, point_to_point
+from weft.interop import cabling, lldp
 from weft.interop.formats import Format, formats_of
 
 
@@ -164,7 +164,7 @@ def _kind(text: str, hints: FabricFileHints) -> str:
     else:
         lines = {} if start == "{" else _LINES
         looks = [name for name, line in lines.items() if re.search(line, text, re.MULTILINE | re.IGNORECASE)]
-        looks += ["p2p"] if point_to_point.looks(text) else []
+        looks += ["p2p"] if cabling.looks(text) else []
         kind = min(looks, key=READABLE.index, default="")
     if not kind:
         remedy = f'use {", ".join(READABLE)}; our own begins with schema = "{SCHEMA}"'

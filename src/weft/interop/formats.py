@@ -66,7 +66,7 @@ WIRINGS = _of(
     "wiring",
     ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read_wiring"),
     ("lldp", "lldpcli -f json", "interop.lldp:read_wiring"),
-    ("p2p", "cabling plan (CSV)", "interop.point_to_point:read_wiring", "interop.point_to_point:write"),
+    ("p2p", "cabling plan (CSV)", "interop.cabling:read_wiring", "interop.cabling:write"),
 )
 ROUTES = _of(
     "routes",
@@ -85,15 +85,15 @@ SCHEDULES = _of(
     "schedule",
     ("msccl", "MSCCL XML", "", "interop.msccl:write_msccl"),
     ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
-    ("astra-network", "ASTRA-sim network.yml", "interop.astra_network:read", "interop.astra_network:write"),
-    ("astra-system", "ASTRA-sim system file", "interop.astra_system:read", "interop.astra_system:write"),
+    ("astra-network", "ASTRA-sim network.yml", "interop.astra:read_network", "interop.astra:write_network"),
+    ("astra-system", "ASTRA-sim system file", "interop.astra:read_system", "interop.astra:write_system"),
     ("chakra", "Chakra execution traces", "interop.chakra:read_trace", "interop.chakra:write_traces"),
 )
 TRAFFICS = _of(
     "traffic",
     ("flows", "flows as CSV", "interop.flow_tables:read_csv", ""),
     ("events", "the arrival of every job, for weft route watch", "interop.events:read_event", ""),
-    ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),
+    ("counters", "counters of links as CSV", "interop.events:read_counters", ""),
 )
 TRACES = _of(
     "trace",

@@ -97,7 +97,8 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
             times.setdefault(shape, []).append(seconds)
     if not times:
         raise BadInput("names no shape of a product or of attention", where=where, remedy=_REMEDY)
-    timed = [(replace(shape, seconds=_rounded(median(calls))), len(calls)) for shape, calls in times.items()]
+    rounded = {shape: float(f"{median(calls):.{_DIGITS}g}") for shape, calls in times.items()}
+    timed = [(replace(shape, seconds=rounded[shape]), len(calls)) for shape, calls in times.items()]
     products = [(time, calls) for time, calls in timed if isinstance(time, ProductTime)]
     attention = [(time, calls) for time, calls in timed if isinstance(time, AttentionTime)]
     return Traced(
@@ -157,7 +158,3 @@ def _sizes(value: object) -> tuple[int, ...]:
     if isinstance(value, list) and all(type(side) is int and 0 <= side < 2**53 for side in value):
         return tuple(value)
     return ()
-
-
-def _rounded(seconds: float) -> float:
-    return float(f"{seconds:.{_DIGITS}g}")

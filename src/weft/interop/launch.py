@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weft.errors import BadInput, NothingFeasible
 from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.formats import formats_of, writer_of
-from weft.interop.text.settings import flatten
+from weft.model.settings import flatten
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster

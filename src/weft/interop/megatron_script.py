@@ -10,7 +10,6 @@ from typing import Any
 from weft.errors import BadInput, Unsupported
 from weft.interop.launch import RunConfiguration
 from weft.interop.megatron import CONTEXT_FLAGS, PIPELINE_BEFORE_DATA, TOOL, selected_modules
-from weft.interop.text.settings import Settings, share_of
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.megatron_args import (
     Arguments,
@@ -20,6 +19,7 @@ from weft.model.megatron_args import (
     read_megatron_args,
     read_numerics,
 )
+from weft.model.settings import share_of
 
 DEGREES = (
     Flag("--tensor-model-parallel-size", "x", 1),
@@ -82,8 +82,7 @@ def read(
             where=where,
             remedy="give a script that starts pretrain_gpt.py",
         )
-    settings = Settings(dict(map(_torchrun, parsed.values.items())), where=where)
-    flags, notes = Arguments(values=settings, where=where), list(parsed.notes)
+    flags, notes = replace(parsed, data=dict(map(_torchrun, parsed.data.items()))), list(parsed.notes)
     count = world or _world(flags)
     layout = _layout(flags, count, notes)
     stated: dict[str, Any] = read_numerics(flags) if flags.has("--num-layers") else {}
@@ -99,9 +98,7 @@ def read(
         notes.append(f"the model is not taken from it: {stated['problem']}")
     if uncounted := ", ".join(filter(flags.has, NOT_MODELLED)):
         notes.append(f"change time or memory, and are not modelled: {uncounted}")
-    return RunConfiguration(
-        tool=TOOL, layout=layout, world=count, ignored=settings.ignored, notes=tuple(notes), **stated
-    )
+    return RunConfiguration(tool=TOOL, layout=layout, world=count, ignored=flags.ignored, notes=tuple(notes), **stated)
 
 
 def _torchrun(item: tuple[str, str]) -> tuple[str, str]:
@@ -118,7 +115,7 @@ def _world(flags: Arguments) -> int:
             where=flags.where,
             remedy="give it, or the torchrun line with --nnodes and --nproc-per-node",
         )
-    return flags.integer("--nnodes", 1) * flags.integer("--nproc-per-node", 1)
+    return flags.count("--nnodes") * flags.count("--nproc-per-node")
 
 
 def _layout(flags: Arguments, world: int, notes: list[str]) -> Layout:
@@ -128,8 +125,8 @@ def _layout(flags: Arguments, world: int, notes: list[str]) -> Layout:
     data = share_of(world, {"tensor": x, "pipeline": pipeline, "context": context}, where=flags.where)
     virtual = _virtual_stages(flags, pipeline)
     if flags.has("--num-experts"):
-        fields["expert"] = flags.integer("--expert-model-parallel-size", 1)
-        fields["expert_tensor"] = flags.integer("--expert-tensor-parallel-size", x)
+        fields["expert"] = flags.count("--expert-model-parallel-size")
+        fields["expert_tensor"] = flags.integer("--expert-tensor-parallel-size", default=x)
     recompute, layers = _recompute(flags, virtual, notes)
     layout = Layout(
         **fields,
@@ -159,7 +156,7 @@ def _virtual_stages(flags: Arguments, pipeline: int) -> int:
             problem = f"{layers} layers on {pipeline} stages do not split into virtual stages of {each}"
             raise flags.bad("--num-layers-per-virtual-pipeline-stage", problem)
         return layers // (pipeline * each)
-    return flags.integer("--num-virtual-stages-per-pipeline-rank", 1)
+    return flags.count("--num-virtual-stages-per-pipeline-rank")
 
 
 def _layout_stages(flags: Arguments, layout: str, pipeline: int) -> int:
@@ -183,7 +180,7 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
     before_2022 = flags.text("--activations-checkpoint-method")
     if granularity != "full" and not flags.has("--checkpoint-activations") and not before_2022:
         return Recompute.NONE, 0
-    layers = flags.integer("--recompute-num-layers", flags.integer("--activations-checkpoint-num-layers", 1))
+    layers = flags.integer("--recompute-num-layers", default=flags.count("--activations-checkpoint-num-layers"))
     if flags.text("--recompute-method", before_2022) == "block":
         return Recompute.FULL, layers * virtual
     if layers > 1:
@@ -223,7 +220,7 @@ def _sharded(flags: Arguments, layout: Layout) -> Layout:
     gather = flags.has("--overlap-param-gather") if strategy != "no_shard" else True
     if strategy != "optim_grads_params":
         return replace(layout, zero=_STRATEGIES.index(strategy), overlap_gather=gather)
-    copies = flags.integer("--num-distributed-optimizer-instances", 1)
+    copies = flags.count("--num-distributed-optimizer-instances")
     if layout.data % copies:
         problem = f"{copies} instances do not divide {layout.data} data-parallel ranks"
         raise flags.bad("--num-distributed-optimizer-instances", problem)

@@ -24,13 +24,13 @@ import csv
 import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from ipaddress import AddressValueError, IPv4Address
-
-import numpy as np
 
 from weft.documents import csv_rows
 from weft.errors import BadInput, Unsupported
-from weft.fabric.spec import SCALE_UP, Fabric
+from weft.fabric.paths import Paths
+from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.plan_paths import ipv4, network_paths
 from weft.routing.traffic import JobTraffic
@@ -50,7 +50,7 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, probes: str | 
         Unsupported: a flow is not on one path, or a pair has more flows than there are ports.
     """
     seen = None if probes is None else read_probes(probes, fabric)
-    hops, names = NextHops(fabric), fabric.names
+    follow, names = cache(Paths(fabric).follow), fabric.names
     paths = network_paths(fabric, traffic, routes, where="source ports")
     flows = Counter((path.source, path.target) for path in paths)
     if max(flows.values(), default=0) > len(PORTS):
@@ -68,8 +68,8 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, probes: str | 
         port: int | str = PORTS[slots[pair]]
         status = "unverified"
         if seen is not None:
-            behind = zip(path.switches, path.nodes[2:], strict=True)
-            needed = {names[after] for node, after in behind if len(hops.of(node, path.target)) > 1}
+            behind, ahead = zip(path.switches, path.nodes[2:], strict=True), follow(path.source, path.target)
+            needed = {names[after] for node, after in behind if len(ahead(node)) > 1}
             ports = (p for p in _probed(seen.get(addresses, {}), nodes, needed) if p not in used[pair])
             port = next(ports, "")
             status = "not found" if port == "" else "probed"
@@ -87,37 +87,6 @@ def _probed(seen: dict[int, tuple[str, ...]], path: list[str], needed: set[str])
         nodes = iter(path)
         if needed <= set(names) and all(name in nodes for name in names):
             yield port
-
-
-class NextHops:
-    """The live next hops of every switch towards every destination, found as they are needed."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        usable = np.flatnonzero(fabric.up & (fabric.tier > SCALE_UP))
-        self._links = usable[np.argsort(fabric.source[usable], kind="stable")]
-        self._source, self._target = fabric.source[self._links], fabric.target[self._links]
-        self._nodes, self._hosts = fabric.nodes, fabric.accelerators
-        self._hops: dict[int, dict[int, tuple[int, ...]]] = {}
-
-    def of(self, node: int, target: int) -> tuple[int, ...]:
-        """Links out of a switch on shortest paths to an accelerator, in order; empty without a path."""
-        if target not in self._hops:
-            # Breadth first from the target, a step at a time over all links, through no other accelerator.
-            hops = np.full(self._nodes, -1, dtype=np.int64)
-            hops[target] = 0
-            passes = (self._target >= self._hosts) | (self._target == target)
-            for step in range(self._nodes):
-                new = self._source[passes & (hops[self._target] == step) & (hops[self._source] < 0)]
-                if not len(new):
-                    break
-                hops[new] = step + 1
-            ahead = hops[self._target]
-            closer = (ahead >= 0) & (ahead == hops[self._source] - 1)
-            ways: dict[int, list[int]] = defaultdict(list)
-            for source, link in zip(self._source[closer].tolist(), self._links[closer].tolist(), strict=True):
-                ways[source].append(link)
-            self._hops[target] = {source: tuple(links) for source, links in ways.items()}
-        return self._hops[target].get(node, ())
 
 
 def read_probes(

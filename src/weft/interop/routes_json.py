@@ -25,7 +25,7 @@ from weft.codec import Range, decode
 from weft.documents import csv_rows, parse_json
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
-from weft.fabric.traffic import Routes
+from weft.fabric.traffic import Routes, whole_paths
 from weft.interop.flow_tables import FlowRow, traffic_of
 from weft.interop.plan_paths import planned_paths
 from weft.routing.report import RouteReport, flow_rows
@@ -100,11 +100,8 @@ def read_paths(
 
 def routes_of_links(fabric: Fabric, paths: list[list[int]]) -> Routes:
     """Routes from the links of every flow, in order."""
-    counts = np.array([len(path) for path in paths], dtype=np.int64)
-    links = np.array([link for path in paths for link in path], dtype=np.int64)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    latency = np.add.reduceat(fabric.latency_s[links], indptr[:-1]) if paths else np.zeros(0)
-    return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
+    lengths = np.array([len(path) for path in paths], dtype=np.int64)
+    return whole_paths(fabric, lengths, np.array([link for path in paths for link in path], dtype=np.int64))
 
 
 def _json_rows(text: str, where: str) -> Iterator[tuple[PathFlow, str]]:

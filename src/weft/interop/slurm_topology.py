@@ -28,7 +28,7 @@ from weft.fabric.assemble import Cable, levels, networked, role_of_level
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.wiring import ends_of_accelerators
-from weft.interop.text.yaml import Value, parse_yaml
+from weft.interop.yaml_text import Value, parse_yaml
 
 NIC_Bps, LATENCY_S = 50e9, 1e-6
 LONGEST_NAME, LONGEST_HOST = 64, 255

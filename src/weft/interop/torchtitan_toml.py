@@ -11,7 +11,6 @@ from weft.cluster.spec import Cluster
 from weft.documents import parse_toml
 from weft.errors import BadInput
 from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, micro_batches, refuse, torchrun
-from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.torchtitan import (
     CONVERTERS,
     DEGREES,
@@ -27,6 +26,7 @@ from weft.interop.torchtitan import (
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model import catalogue
 from weft.model.job import Job, Precision
+from weft.model.settings import Settings, flatten, share_of
 from weft.model.spec import Model
 
 TOML = "torchtitan (TOML)"
@@ -84,12 +84,12 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
 
     ``world`` counts accelerators; it is needed where the sharding degree is left out or -1 (all that remain).
     """
-    s = Settings(flatten(parse_toml(text, where, remedy="correct the file")), where=where)
+    s = Settings(data=flatten(parse_toml(text, where, remedy="correct the file")), where=where)
     notes: list[str] = []
     model, problem = _model(s, notes)
     layout = _layout(s, model, world, notes)
-    local = s.integer("training.local_batch_size", 8)
-    batch = s.integer("training.global_batch_size", -1, least=-1)
+    local = s.integer("training.local_batch_size", default=8)
+    batch = s.integer("training.global_batch_size", default=-1, least=-1)
     return RunConfiguration(
         tool=TOML,
         layout=layout,
@@ -97,7 +97,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
         model=model,
         problem=problem,
         global_batch=batch if batch > 0 else local * layout.dp,
-        sequence=s.integer("training.seq_len", 2048),
+        sequence=s.integer("training.seq_len", default=2048),
         precision=_precision(s),
         ignored=s.ignored,
         notes=tuple(notes),
@@ -117,10 +117,10 @@ def _model(s: Settings, notes: list[str]) -> tuple[Model | None, str]:
 
 def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str]) -> Layout:
     names = {field: f"parallelism.{name}_degree" for name, field in DEGREES.items()}
-    x, pipeline, context = (s.integer(names[field]) for field in ("x", "pipeline", "context"))
-    replicas = s.integer("parallelism.data_parallel_replicate_degree")
+    x, pipeline, context = (s.count(names[field]) for field in ("x", "pipeline", "context"))
+    replicas = s.count("parallelism.data_parallel_replicate_degree")
     degrees = {"tensor": x, "pipeline": pipeline, "context": context, "replicate": replicas}
-    shard = s.integer("parallelism.data_parallel_shard_degree", -1, least=-1)
+    shard = s.integer("parallelism.data_parallel_shard_degree", default=-1, least=-1)
     if shard == 0:
         raise s.bad("parallelism.data_parallel_shard_degree", "0 is not a degree", "write -1 for all that remain")
     if shard < 0 and world is None:
@@ -142,9 +142,9 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
     policy = s.word("parallelism.fsdp_reshard_after_forward", "default", "default", "always", "never")
     reshards = policy == "always" or (policy == "default" and pipeline == 1)
     moe = model is not None and any(block.moe for block in model.kinds)
-    expert = s.integer(names["expert"]) if moe else 1
-    expert_tensor = s.integer("parallelism.expert_tensor_parallel_degree") if expert > 1 else x
-    recompute, local = _recompute(s, notes), s.integer("training.local_batch_size", 8)
+    expert = s.count(names["expert"]) if moe else 1
+    expert_tensor = s.count("parallelism.expert_tensor_parallel_degree") if expert > 1 else x
+    recompute, local = _recompute(s, notes), s.integer("training.local_batch_size", default=8)
     weights_stay = shard > 1 and replicas == 1 and not reshards
     chunked = x > 1 and s.flag("parallelism.enable_async_tensor_parallel")
     return Layout(
@@ -156,7 +156,7 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
         context=context,
         expert=expert,
         expert_tensor=expert_tensor if moe else 1,
-        micro_batch=s.integer("parallelism.pipeline_parallel_microbatch_size") if pipeline > 1 else local,
+        micro_batch=s.count("parallelism.pipeline_parallel_microbatch_size") if pipeline > 1 else local,
         virtual_stages=virtual,
         schedule=schedule,
         recompute=recompute,
@@ -174,14 +174,16 @@ def _schedule_read(s: Settings, model: Model | None, pipeline: int, notes: list[
     schedule = next(name for name, theirs in SCHEDULES.items() if theirs == given)
     if schedule.chunks == 1:
         return schedule, 1
-    if "parallelism.pipeline_parallel_layers_per_stage" not in s:
+    if not s.has("parallelism.pipeline_parallel_layers_per_stage"):
         return schedule, 2
-    each = s.integer("parallelism.pipeline_parallel_layers_per_stage")
+    each = s.count("parallelism.pipeline_parallel_layers_per_stage")
     if model is None:
         notes.append("the model's layers are unknown: two virtual stages a rank are assumed")
         return schedule, 2
     ends = ("first", "last")
-    fewer = sum(s.integer(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0) for end in ends)
+    fewer = sum(
+        s.integer(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1, least=0) for end in ends
+    )
     chunks = -(-(model.layers + fewer) // each)
     if chunks % pipeline:
         problem = f"{chunks} chunks of {each} layers do not spread evenly over {pipeline} ranks"
@@ -198,9 +200,7 @@ def _recompute(s: Settings, notes: list[str]) -> Recompute:
 
 
 def _precision(s: Settings) -> Precision:
-    converters = s.get("model.converters", [])
-    if not isinstance(converters, list) or not all(isinstance(name, str) for name in converters):
-        raise s.bad("model.converters", "not a list of names")
+    converters = s.typed("model.converters", list, [], "is not a list of names")
     for precision, known in CONVERTERS.items():
         if known in converters or known.rpartition(".")[2] in converters:
             return precision

@@ -11,10 +11,10 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from types import UnionType
 from typing import Any, Literal
 
 from weft.errors import BadInput, Unsupported
+from weft.model.settings import Settings
 from weft.model.spec import (
     MOST_LAYERS,
     Attention,
@@ -28,27 +28,15 @@ from weft.model.spec import (
     StateSpace,
 )
 
-LARGEST = 10**9
-"""Upper limit of every shape (features, rows, experts)."""
-
 STAND_IN = "--as dense-equivalent takes every block as full attention and a feed-forward part of its widths"
 """The way round what is not modelled (``dense_equivalent``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """The keys of one configuration; ``null`` counts as absent.
+class Fields(Settings):
+    """The keys of one configuration; ``kind`` is the model type, for messages."""
 
-    ``kind`` is the model type, ``where`` the file: both appear in messages.
-    """
-
-    data: Mapping[str, object]
     kind: str
-    where: str
-
-    def bad(self, name: str, problem: str, remedy: str | None = None) -> BadInput:
-        """A ``BadInput`` about the key ``name``."""
-        return BadInput(problem, where=f"{self.where}: {name}", remedy=remedy)
 
     def unsupported(self, name: str) -> Unsupported:
         """An ``Unsupported`` about the value of the key ``name``."""
@@ -60,56 +48,15 @@ class Fields:
         )
 
     def missing(self, *names: str) -> BadInput:
-        """A ``BadInput`` about a key that the model type needs, under one of ``names``."""
         return BadInput(
             f"{names[0]} is missing, and model type {self.kind!r} needs it",
             where=self.where,
             remedy=f"add {' or '.join(names)} to the configuration",
         )
 
-    def has(self, name: str) -> bool:
-        return self.data.get(name) is not None
-
-    def find(self, *names: str) -> str | None:
-        """The first of the (equivalent) names that is set."""
-        return next((name for name in names if self.has(name)), None)
-
-    def optional_integer(self, *names: str, least: int = 1, most: int = LARGEST) -> int | None:
-        """The whole number under the first name that is set, or None."""
-        name = self.find(*names)
-        if name is None:
-            return None
-        value = self.data[name]
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.bad(name, f"{reprlib.repr(value)} is not a whole number")
-        if not least <= value <= most:
-            raise self.bad(name, f"{reprlib.repr(value)} is outside {least} to {most}")
-        return value
-
-    def integer(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """Like ``optional_integer``, with a default; without one the key is required."""
-        value = self.optional_integer(*names, least=least, most=most)
-        if value is not None:
-            return value
-        if default is None:
-            raise self.missing(*names)
-        return default
-
-    def _typed(self, name: str, kind: type | UnionType, default: Any, problem: str) -> Any:
-        value = self.data.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise self.bad(name, f"{reprlib.repr(value)} {problem}")
-        return default if value is None else value
-
-    def flag(self, name: str, default: bool) -> bool:
-        return bool(self._typed(name, bool, default, "is neither true nor false"))
-
-    def word(self, name: str, default: str) -> str:
-        return str(self._typed(name, str, default, "is not text"))
-
     def words(self, name: str, count: int) -> tuple[str, ...] | None:
         """A list of ``count`` words, or None when absent."""
-        value = self._typed(name, list | tuple, (), "is not a list of words")
+        value = self.typed(name, list | tuple, (), "is not a list of words")
         if not all(isinstance(item, str) for item in value):
             raise self.bad(name, f"{reprlib.repr(value)} is not a list of words")
         if self.has(name) and len(value) != count:
@@ -118,14 +65,14 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of whole numbers >= 0; empty when absent."""
-        value = self._typed(name, list | tuple, (), "is not a list")
+        value = self.typed(name, list | tuple, (), "is not a list")
         if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
             raise self.bad(name, f"{reprlib.repr(value)} holds something else than whole numbers")
         return tuple(value)
 
     def inner(self, name: str) -> Fields:
         """The fields of the mapping under ``name``; empty when absent."""
-        return replace(self, data=self._typed(name, Mapping, {}, "is not a table"), where=f"{self.where}: {name}")
+        return replace(self, data=self.typed(name, Mapping, {}, "is not a table"), where=f"{self.where}: {name}")
 
     def layers(self, *names: str) -> int:
         return self.integer(*(names or ("num_hidden_layers",)), most=MOST_LAYERS)
@@ -652,8 +599,7 @@ def _mamba_beside_attention(f: Fields) -> StateSpace:
     """Mamba-2 as Granite names its keys."""
     heads = f.integer("mamba_n_heads", default=128)
     inner = f.integer("mamba_expand", default=2) * f.integer("hidden_size")
-    by_itself = f.data.get("mamba_d_head") in (None, "auto")
-    head_dim = inner // heads if by_itself else f.integer("mamba_d_head")
+    head_dim = f.integer("mamba_d_head", default=inner // heads)
     if heads * head_dim != inner:
         raise f.bad("mamba_n_heads", f"{heads} heads of {head_dim} are not mamba_expand x hidden_size features")
     return _mamba(

@@ -13,10 +13,8 @@ from __future__ import annotations
 import ast
 import re
 import reprlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from weft.errors import BadInput, Unsupported
@@ -24,6 +22,7 @@ from weft.model import _script
 from weft.model._families import runs
 from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
+from weft.model.settings import Settings
 from weft.model.spec import MOST_LAYERS, Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
 _GPT2_VOCABULARY = 50257
@@ -106,7 +105,7 @@ def read_megatron_args(
         tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
         positions=_positions(a),
         norm_bias=norm_bias,
-        prediction_layers=a.integer("--mtp-num-layers", 0, least=0, most=64),
+        prediction_layers=a.integer("--mtp-num-layers", default=0, least=0, most=64),
         rope=_rope(a) if blocks[0].attention is not None and blocks[0].attention.rotary else None,
     )
 
@@ -134,7 +133,7 @@ def _require(a: Arguments, *flags: str, vocab: int | None) -> None:
     if not (vocab or a.has("--padded-vocab-size") or a.has("--vocab-size") or _uses_gpt2_tokenizer(a)):
         missing.append("--vocab-size")
     if missing:
-        raise a.unstated(*missing)
+        raise a.missing(*missing)
 
 
 def _positions(a: Arguments) -> int:
@@ -165,10 +164,10 @@ def _padded_vocabulary(a: Arguments, vocab: int | None) -> int:
     padded = a.optional_integer("--padded-vocab-size")
     if padded is not None:
         return padded
-    size = a.integer("--vocab-size", vocab or (_GPT2_VOCABULARY if _uses_gpt2_tokenizer(a) else None))
+    size = a.integer("--vocab-size", default=vocab or (_GPT2_VOCABULARY if _uses_gpt2_tokenizer(a) else None))
     if a.has("--no-pad-vocab-size"):
         return size
-    multiple = a.integer("--make-vocab-size-divisible-by", 128) * a.integer("--tensor-model-parallel-size", 1)
+    multiple = a.integer("--make-vocab-size-divisible-by", default=128) * a.count("--tensor-model-parallel-size")
     return -(-size // multiple) * multiple
 
 
@@ -194,7 +193,7 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     gated = a.has("--swiglu") or a.has("--quick-geglu")
     # SwiGLU's width is 8/3 of the hidden size by default, down to a multiple of 64.
     default = int((4 * hidden * 2 / 3) / 64) * 64 if a.has("--swiglu") else 4 * hidden
-    dense = FeedForward(intermediate=a.integer("--ffn-hidden-size", default or 64), gated=gated, bias=bias)
+    dense = FeedForward(intermediate=a.integer("--ffn-hidden-size", default=default or 64), gated=gated, bias=bias)
     moe = _mixture(a, dense)
     slides = _pattern(a, "--window-attn-skip-freq", layers, lambda layer, step: (layer + 1) % step != 0)
     routed = _pattern(a, "--moe-layer-freq", layers, lambda layer, step: layer % step == 0)
@@ -211,7 +210,7 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
 
 def _attention(a: Arguments, hidden: int, bias: bool) -> Attention:
     heads = a.integer("--num-attention-heads")
-    kv_heads = a.integer("--num-query-groups", 1) if a.has("--group-query-attention") else heads
+    kv_heads = a.count("--num-query-groups") if a.has("--group-query-attention") else heads
     if heads % kv_heads:
         raise a.bad("--num-query-groups", f"{heads} heads cannot share {kv_heads} groups evenly")
     channels = a.optional_integer("--kv-channels")
@@ -238,7 +237,7 @@ def _mixture(a: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
     if fields["top_k"] > fields["experts"]:
         problem = f"a token cannot use {fields['top_k']} of {fields['experts']} experts"
         raise a.bad("--moe-router-topk", problem)
-    width = a.integer("--moe-ffn-hidden-size", dense.intermediate)
+    width = a.integer("--moe-ffn-hidden-size", default=dense.intermediate)
     shared = a.optional_integer("--moe-shared-expert-intermediate-size")
     return MixtureOfExperts(
         expert=replace(dense, intermediate=width),
@@ -333,8 +332,6 @@ def attention_kernel(a: Arguments) -> AttentionKernel:
     return "unfused" if local and not a.has("--use-flash-attn") else "flash"
 
 
-LARGEST_VALUE = 10**9
-
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _MORE = re.compile(r"@|\*|ARGS|ARGUMENTS|OPTIONS|OPTS|PARAMS|FLAGS|EXTRA", re.IGNORECASE)
 """Names of variables that hold arguments rather than a value."""
@@ -343,46 +340,37 @@ _SILENT_PROGRAMS = frozenset({"cat", "grep", "sed", "awk", "pip", "git", "docker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(Settings):
     """The flags of a command: each with its values joined by spaces, or "" when it stands alone.
 
     A flag given twice keeps its last value, as argparse does.  A value that the text leaves open holds its
     variable as ``$NAME``.  ``program`` is the Python file that gets the flags; ``notes`` say what was left out.
     """
 
-    values: Mapping[str, str]
     where: str = "arguments"
     program: str = ""
     notes: tuple[str, ...] = ()
 
     def has(self, flag: str) -> bool:
-        return flag in self.values
+        self.used.add(flag)
+        return flag in self.data
 
     def text(self, flag: str, default: str = "") -> str:
-        return self.values.get(flag) or default
+        return str(self.data[flag] or default) if self.has(flag) else default
 
-    def bad(self, flag: str, problem: str, remedy: str | None = None) -> BadInput:
-        """A ``BadInput`` about a flag."""
-        return BadInput(problem, where=f"{self.where}: {flag}", remedy=remedy)
+    def missing(self, *flags: str) -> BadInput:
+        verb = "is" if len(flags) == 1 else "are"
+        remedy = f"add {' and '.join(flags)} with {'its value' if len(flags) == 1 else 'their values'}"
+        return BadInput(f"{', '.join(flags)} {verb} not stated", where=self.where, remedy=remedy)
 
-    def optional_integer(self, flag: str, *, least: int = 1, most: int = LARGEST_VALUE) -> int | None:
-        """The whole number after a flag, or None where the flag is absent.
-
-        Raises:
-            BadInput: no whole number, or out of range.
-        """
-        if flag not in self.values:
-            return None
-        text = self.values[flag]
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            if "$" in text:
-                problem = f"is not stated: {reprlib.repr(text)} has no value in the text"
-                raise self.bad(flag, problem, "write the number instead of the variable")
-            raise self.bad(flag, f"{reprlib.repr(text)} is not a whole number")
-        value = int(text)
-        if not least <= value <= most:
-            raise self.bad(flag, f"{value} is outside {least} to {most}")
-        return value
+    def whole(self, flag: str) -> int:
+        text = self.data[flag]
+        if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            return int(text)
+        if "$" in text:
+            problem = f"is not stated: {reprlib.repr(text)} has no value in the text"
+            raise self.bad(flag, problem, "write the number instead of the variable")
+        raise self.bad(flag, f"{reprlib.repr(text)} is not a whole number")
 
     def fields(self, options: Sequence[Flag]) -> dict[str, Any]:
         """The values of options, by field."""
@@ -392,33 +380,11 @@ class Arguments:
             result[field] = default if number is None else number
         return result
 
-    def integer(self, flag: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_VALUE) -> int:
-        """Like ``optional_integer``, with a default; without one the flag is required."""
-        value = self.optional_integer(flag, least=least, most=most)
-        if value is not None:
-            return value
-        if default is None:
-            raise self.unstated(flag)
-        return default
-
-    def unstated(self, *flags: str) -> BadInput:
-        """A ``BadInput`` that names the flags that are not there."""
-        verb = "is" if len(flags) == 1 else "are"
-        remedy = f"add {' and '.join(flags)} with {'its value' if len(flags) == 1 else 'their values'}"
-        return BadInput(f"{', '.join(flags)} {verb} not stated", where=self.where, remedy=remedy)
-
-    def number(self, flag: str, default: float, *, most: float = sys.float_info.max) -> float:
-        """A number from 0 to ``most``."""
-        text = self.values.get(flag)
-        if text is None:
-            return default
+    def real(self, flag: str) -> float:
         try:
-            value = float(text)
+            return float(self.data[flag])
         except ValueError:
-            raise self.bad(flag, f"{reprlib.repr(text)} is not a number") from None
-        if not 0 <= value <= most:
-            raise self.bad(flag, f"{text} is not a number from 0 to {most:g}")
-        return value
+            raise self.bad(flag, f"{reprlib.repr(self.data[flag])} is not a number") from None
 
 
 def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") -> Arguments:
@@ -440,7 +406,7 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
     values, program = _flags(words, where, notes)
     if not values:
         raise BadInput("no argument such as --num-layers", where=where, remedy="give a training command")
-    return Arguments(values=MappingProxyType(values), where=where, program=program, notes=tuple(notes))
+    return Arguments(data=values, where=where, program=program, notes=tuple(notes))
 
 
 def _training_words(script: Script, notes: list[str]) -> list[str]:

@@ -5,12 +5,16 @@ A task computes for some seconds, or communicates.  One rank stands for all: eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib.resources import files
 from math import fsum
 from typing import Literal
 
+from weft.codec import decode
+from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 
 CommunicationKind = Literal[
@@ -99,57 +103,19 @@ def _at(workload: Workload, number: int) -> str:
 
 
 SCALE = 0.26
-"""Factor on the inputs' compute times."""
-RESNET_50_S = 1.095314e-3 * SCALE
-"""Computation of an iteration in the public input of ResNet-50."""
-FP16 = 2.0
-SCALED = f"compute times are those of the public inputs times {SCALE}"
-FUSED = "all gradients are reduced at once"
+"""Factor on the compute times of Themis' public inputs."""
+ASSUMED = (f"compute times are those of the public inputs times {SCALE}", "all gradients are reduced at once")
 
 
-def gnmt() -> Workload:
-    """GNMT, 128 sentences a rank, data-parallel: all gradients in one all-reduce after the backward pass."""
-    tasks = (
-        Task(name="forward", seconds=2.930768e-3 * SCALE),
-        Task(name="backward", seconds=(2.930768e-3 + 2.039233e-3) * SCALE, waits=(0,)),
-        Task(name="gradients", communication=_reduced(267_788_288.0), waits=(1,)),
-        Task(name="update", seconds=0.535571e-3 * SCALE, waits=(2,)),
-    )
-    return Workload(name="gnmt", tasks=tasks, assumptions=(SCALED, FUSED))
-
-
-def dlrm() -> Workload:
-    """DLRM, 512 samples a rank: embeddings model-parallel, their all-to-all beside the bottom layers; the
-    layers data-parallel, all gradients in one all-reduce at the end."""
-    bottom, top, embedding = 0.11856e-3 * SCALE, 0.861268e-3 * SCALE, 0.419431e-3 * SCALE
-    exchange = Communication(kind="all-to-all", bytes=4_194_304.0)
-    tasks = (
-        Task(name="embedding forward", seconds=embedding),
-        Task(name="embedding all-to-all", communication=exchange, waits=(0,)),
-        Task(name="bottom forward", seconds=bottom, waits=(0,)),
-        Task(name="top forward", seconds=top, waits=(1, 2)),
-        Task(name="top backward", seconds=2 * top, waits=(3,)),
-        Task(name="embedding gradients all-to-all", communication=exchange, waits=(4,)),
-        Task(name="bottom backward", seconds=2 * bottom, waits=(4,)),
-        Task(name="gradients", communication=_reduced(114_823_168.0), waits=(6,)),
-    )
-    return Workload(name="dlrm", tasks=tasks, assumptions=(SCALED, FUSED))
-
-
-def resnet50() -> Workload:
-    """ResNet-50, 32 images a rank, data-parallel: one all-reduce of all gradients at the end."""
-    tasks = (
-        Task(name="computation", seconds=RESNET_50_S),
-        Task(name="gradients", communication=_reduced(51_005_824.0), waits=(0,)),
-    )
-    return Workload(name="resnet-50", tasks=tasks, assumptions=(SCALED, FUSED))
-
-
-def _reduced(bytes_: float) -> Communication:
-    return Communication(kind="all-reduce", bytes=bytes_)
-
-
-WORKLOADS: dict[str, Callable[[], Workload]] = {"resnet-50": resnet50, "gnmt": gnmt, "dlrm": dlrm}
+@cache
+def workloads() -> dict[str, Workload]:
+    """The workloads of Themis' evaluation (arXiv 2110.04478) whose inputs are public."""
+    text = files("weft.model").joinpath("data", "workloads.toml").read_text(encoding="utf-8")
+    tables = decode(dict[str, tuple[Task, ...]], parse_toml(text, "workloads.toml"), "workloads.toml")
+    scaled = {
+        name: tuple(replace(task, seconds=SCALE * task.seconds) for task in tasks) for name, tasks in tables.items()
+    }
+    return {name: Workload(name=name, tasks=tasks, assumptions=ASSUMED) for name, tasks in scaled.items()}
 
 
 def workload(name: str) -> Workload:
@@ -158,6 +124,6 @@ def workload(name: str) -> Workload:
     Raises:
         UnknownName: there is none.
     """
-    if name not in WORKLOADS:
-        raise UnknownName("workload", name, WORKLOADS)
-    return WORKLOADS[name]()
+    if name not in workloads():
+        raise UnknownName("workload", name, workloads())
+    return workloads()[name]

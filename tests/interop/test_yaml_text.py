@@ -3,7 +3,7 @@
 import pytest
 
 from weft.errors import BadInput
-from weft.interop.text.yaml import DEEPEST, LARGEST, parse_yaml
+from weft.interop.yaml_text import DEEPEST, LARGEST, parse_yaml
 
 FORMS = """%YAML 1.1
 ---

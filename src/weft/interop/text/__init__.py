@@ -1,1 +1,0 @@
-"""Text of foreign files: XML, YAML and flat settings, read within bounds."""
