@@ -477,6 +477,10 @@ def test_measured_flows_are_watched(weft: Run, story: list[str]) -> None:
     Path("none.csv").write_text("source,target,bytes,start_s,end_s\n")
     quiet = weft(*WATCH, *files, *("--demand", "none.csv") * 2)[1].splitlines()
     assert [json.loads(line)["flows"] for line in quiet] == [4, 4, 4, 2, 2, 0]
+    # Events name the same files, one by one as they are measured.
+    named = [{"time_s": one["time_s"], "event": "measured", "files": [f"{at}.csv"]} for at, one in enumerate(said)]
+    Path("measured.jsonl").write_text("".join(json.dumps(event) + "\n" for event in named))
+    assert weft(*WATCH, "--events", "measured.jsonl") == (0, out, "")
     # With a state, measurements that were decided on are not decided on again.
     assert weft(*WATCH, "--state", "seen", *files)[1] == out
     assert weft(*WATCH, "--state", "seen", *files) == (0, "", "")

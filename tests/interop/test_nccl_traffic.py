@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import rail
+from weft.interop.events import read_event
 from weft.interop.nccl_traffic import read_demand
 
 GPUS = 4
@@ -174,7 +177,13 @@ def test_parts_of_a_log_are_refused(tmp_path):
         read_demand([path], fabric(2))
     (tmp_path / "a.log").write_text("\n".join(line for line in text.splitlines() if line.startswith("n0")))
     (tmp_path / "b.log").write_text("\n".join(line for line in text.splitlines() if line.startswith("n1")))
-    assert flows(read_demand([str(tmp_path / "b.log"), str(tmp_path / "a.log")], fabric(2)))
+    logs = [str(tmp_path / "b.log"), str(tmp_path / "a.log")]
+    demand = read_demand(logs, fabric(2))
+    assert flows(demand)
+    # An event of weft route watch names the logs.
+    event = read_event(json.dumps({"time_s": 9, "event": "measured", "files": logs}), fabric(2), "line 1")
+    assert event.traffic is not None
+    assert event.traffic.bytes.tolist() == demand.traffic.bytes.tolist()
     with pytest.raises(BadInput, match="2 hosts"):
         read_demand([str(tmp_path / "b.log"), str(tmp_path / "a.log")], fabric(1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,18 @@ def test_every_other_kind() -> None:
     assert measured.traffic is not None
     assert (measured.kind, measured.job, len(measured.traffic)) == ("traffic", "a", 1)
     assert read(event="tick").kind == "tick"
-    assert len(KINDS) == 8
+    assert len(KINDS) == 9
+
+
+def test_measured_jobs_are_those_of_the_files(tmp_path: Path) -> None:
+    rows = [f"{a},{a + 2},1e9,{2 * turn},{2 * turn + 0.5}" for turn in range(20) for a in (0, 4)]
+    path = tmp_path / "flows.csv"
+    path.write_text("\n".join(["source,target,bytes,start_s,end_s", *rows]) + "\n")
+    event = read(event="measured", files=[str(path)])
+    assert event.traffic is not None
+    assert event.traffic.source.tolist() == [0, 4]
+    with pytest.raises(BadInput, match=r"no\.csv: no such file"):
+        read(event="measured", files=["no.csv"])
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=20)

@@ -171,21 +171,13 @@ class RoutedTraffic(NamedTuple):
 
 def measured(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
     """What was recognised in tables of measured flows, or in NCCL logs of one run."""
-    from weft.interop.flow_tables import read_records
-    from weft.interop.nccl_log import is_nccl_log
-    from weft.interop.nccl_traffic import read_demand
-    from weft.routing.demand import recognised
+    from weft.interop.nccl_traffic import demand_of
 
-    logs = [path for path in paths if is_nccl_log(path)]
-    if not logs:
-        demand = recognised(read_records(paths, fabric), fabric)
-        if not demand.jobs:
-            problem, remedy = "holds no flows of a job", "measure ten iterations or more"
-            raise BadInput(problem, where=", ".join(paths[:3]), remedy=remedy)
-        return demand
-    if len(logs) < len(paths):
-        raise BadInput("has logs of NCCL beside tables", where="--demand", remedy="give either")
-    return read_demand(logs, fabric)
+    demand = demand_of(paths, fabric)
+    if not demand.jobs:
+        problem, remedy = "holds no flows of a job", "measure ten iterations or more"
+        raise BadInput(problem, where=", ".join(paths[:3]), remedy=remedy)
+    return demand
 
 
 def traffic_of(options: TrafficOptions, *more: JobTraffic) -> RoutedTraffic:

@@ -92,8 +92,9 @@ def watch_command(options: WatchOptions, out: WatchOutput) -> None:
     {"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 32, "bytes": 1e9}]}
     {"time_s": 5, "event": "switch-down", "switch": "spine-3"}
 
-    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a measured collective) and
-    tick. weft route export events writes arrivals.
+    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a measured collective),
+    measured ("files": tables as of --demand, or the NCCL logs of a run) and tick. weft route export events writes
+    arrivals.
 
     Each event gives one line: flows placed, flows moved from a live path, the pace of the slowest collective (share of
     its pace alone) before, after and at best, and the reason. With --routes the first line is the repair of the

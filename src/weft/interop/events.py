@@ -4,9 +4,11 @@
      "accelerator-32", "bytes": 1e9, "collective": "ring 0", "rounds": 6}, ...], "pause_s": 1.2}
     {"time_s": 9, "event": "link-down", "link": ["leaf-0", "spine-3"]}
     {"time_s": 9, "event": "switch-down", "switch": "spine-3"}
+    {"time_s": 60, "event": "measured", "files": ["flows-60.csv"]}
 
 Also "job-ends", "link-up", "switch-up" and "tick".  "traffic" has the measured ``flows`` of a job, which nobody need
-have announced.  Ends are names of accelerators or their numbers.
+have announced; "measured" names tables of all measured flows, or the NCCL logs of one run, in which jobs are
+recognised.  Ends are names of accelerators or their numbers.
 
 Counters of links come as a CSV table: ``time_s``, ``source`` and ``target`` (names of nodes) and any of
 ``weft.routing.telemetry.FIGURES``.  A row holds what was read of all links from a source to a target at a time.
@@ -28,6 +30,7 @@ from weft.documents import csv_rows, parse_json
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.interop.flow_tables import FlowRow, accelerator_of, traffic_of
+from weft.interop.nccl_traffic import demand_of
 from weft.routing.controller import Event, Kind
 from weft.routing.telemetry import FIGURES, LinkSample
 from weft.routing.traffic import JobTraffic
@@ -60,6 +63,7 @@ class EventLine:
     pause_s: _Amount = 0.0
     link: Annotated[tuple[str, ...], Range(2, 2)] | None = None
     switch: _Name | None = None
+    files: tuple[_Name, ...] | None = None
 
 
 def read_event(line: str, fabric: Fabric, where: str) -> Event:
@@ -72,15 +76,19 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
     fields = decode(EventLine, table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
+    needed["measured"] = ("files",)
     needed |= {f"{kind}-{way}": (kind,) for kind in ("link", "switch") for way in ("down", "up")}
     for name in needed.get(kind, ()):
         if not getattr(fields, name):
             raise BadInput("is missing", where=f"{where}: {name}", remedy=f"{kind} needs it")
+    traffic = _traffic(fields, fields.flows, fabric, where) if fields.flows else None
+    if kind == "measured":
+        traffic = demand_of(fields.files or (), fabric).traffic
     return Event(
         time_s=fields.time_s,
         kind=kind,
         job=fields.job or "",
-        traffic=_traffic(fields, fields.flows, fabric, where) if fields.flows else None,
+        traffic=traffic,
         nodes=tuple(fields.link or ()) or ((fields.switch,) if fields.switch else ()),
         text=line.strip(),
     )

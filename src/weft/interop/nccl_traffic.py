@@ -10,9 +10,9 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric.placement import host_names
 from weft.fabric.spec import Fabric
-from weft.interop.flow_tables import FlowRow, traffic_of
-from weft.interop.nccl_log import Communicator, Gpu, NcclLog, Operation, read_nccl_logs
-from weft.routing.demand import MeasuredDemand, RecognisedJob
+from weft.interop.flow_tables import FlowRow, read_records, traffic_of
+from weft.interop.nccl_log import Communicator, Gpu, NcclLog, Operation, is_nccl_log, read_nccl_logs
+from weft.routing.demand import MeasuredDemand, RecognisedJob, recognised
 from weft.routing.problem import sharing_ports
 from weft.routing.traffic import JobTraffic
 from weft.units import format_bytes
@@ -21,6 +21,18 @@ UNKNOWN_BYTES = 1e9
 """Of each connection of a ring, where the log has no operations: only who talks to whom counts."""
 _Flows = dict[tuple[str, int, int], float]
 """Bytes by pattern, source and target (ranks)."""
+
+
+def demand_of(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
+    """What is recognised in tables of measured flows, which may be no job, or in NCCL logs of one run.
+
+    Raises:
+        BadInput: tables beside logs, or one of ``read_records`` and ``read_demand``.
+    """
+    logs = [path for path in paths if is_nccl_log(path)]
+    if logs and len(logs) < len(paths):
+        raise BadInput("has logs of NCCL beside tables", where=", ".join(paths[:3]), remedy="give either")
+    return read_demand(logs, fabric) if logs else recognised(read_records(paths, fabric), fabric)
 
 
 def read_demand(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:

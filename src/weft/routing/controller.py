@@ -93,7 +93,9 @@ Key = tuple[str, str, int, int, int]
 """Job, collective, source, target and queue pair of a flow."""
 
 
-Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
+Kind = Literal[
+    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "measured", "tick"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Those that files of events have."""
 
@@ -110,7 +112,7 @@ class Event:
     """
 
     time_s: float
-    kind: Kind | Literal["counters", "installed", "measured"]
+    kind: Kind | Literal["counters", "installed"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
