@@ -105,7 +105,7 @@ class Arrangement(Result):
 
     @property
     def verification(self) -> str:
-        """How far the search's times are from those flow by flow, in a sentence."""
+        """How far the search's times are from those flow by flow, in sentences."""
         verified = self.verified
         if verified is None:
             return "Not verified: interrupted"
@@ -113,7 +113,7 @@ class Arrangement(Result):
         which = "" if verified.jobs == jobs else f" for {verified.jobs} of {counted(jobs, 'job')}"
         apart = f"{verified.apart:.4%} apart" if (verified.apart or 0.0) >= 5e-7 else "exact"
         stepped = [f"Verified flow by flow{which}: {apart}"] if verified.jobs else []
-        return "; ".join([*stepped, *(f"not verified: {reason}" for reason in verified.left_out)])
+        return ". ".join([*stepped, *(f"Not verified: {reason}" for reason in verified.left_out)])
 
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions behind the times."""

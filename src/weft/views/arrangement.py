@@ -94,7 +94,7 @@ def arrangement_verdict(result: Arrangement) -> str:
     bound = "optimal within the model"
     if result.gap:
         bound = f"no arrangement can be better than {text(result.certificate.objective)} (gap {result.gap:.2%})"
-    ended = "" if result.ended == "complete" else f"; the search was {ENDS[result.ended]}"
+    ended = f"; the search was {ENDS[result.ended]}" if result.gap and result.ended != "complete" else ""
     return (
         f"{counted(len(site.jobs), 'job')} on {where}: {free}{KINDS[site.objective]} {text(result.best.score)}"
         f" ({as_given}); {bound}{ended}."
