@@ -231,8 +231,6 @@ class Selftest(Result):
 
 def selftest(options: SelftestOptions) -> Selftest:
     """Check the runtime on every grid of this machine's ranks."""
-    import torch
-
     from weft.runtime.measure.selftest import (
         environment_facts,
         layouts,
@@ -254,7 +252,11 @@ def selftest(options: SelftestOptions) -> Selftest:
         raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
     every = layouts(ranks, timed_job(device).recipe.global_batch)
     tensor = [layout for layout in every if device == "cuda" and layout.x * layout.y > 1]
-    chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None  # None also: not known
+    chip = None
+    if device == "cuda":
+        import torch
+
+        chip = accelerator_of(torch.cuda.get_device_name())  # None also: not known
     findings: list[SelftestFinding] = []
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder) / "findings.json"
