@@ -217,7 +217,7 @@ class Search:
 
     def _left(self, share: float, part: float = 1.0) -> Callable[[], float]:
         """Says how many seconds of a share of the budget are left, beside those for the verification; with ``part``
-        only so much of what is left of it now."""
+        that part of the seconds that are left now."""
         spared_s = (1.0 - part) * self._left(share)() if part < 1.0 else 0.0
 
         def left() -> float:
