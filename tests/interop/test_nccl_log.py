@@ -63,6 +63,7 @@ def test_a_good_network_has_no_faults(tmp_path, before):
     [
         ({"via": "NET/Socket/{}"}, "over TCP sockets"),
         ({"via": "NET/IB/{}"}, "16 of 16 connections between hosts go through host memory"),
+        ({"via": "NET/IB/{} comm 0x7f1 nRanks 16"}, "16 of 16 connections between hosts go through host memory"),
         ({"via": "NET/AWS Libfabric/{}"}, "without GPUDirect RDMA"),
         ({"nics": {1: [0, 1, 2, 4, 5, 6, 7]}}, "host node-1 sends over 7 NICs for 8 GPUs"),
         ({"nics": {0: [3], 1: [3]}}, r"host node-0 sends over 1 NIC for 8 GPUs (mlx5_3)"),

@@ -38,12 +38,16 @@ class Run:
         self.text.append(f"{self.hosts[gpu // GPUS]}:{100 + gpu}:{thread} [{shown}] NCCL INFO {words}")
 
     def communicator(self, number, members, *, channels=2, lists=True, trees=False):
-        """The set-up of a communicator of some GPUs, in a thread of its own."""
-        size, thread = len(members), 50 + number
-        for rank, gpu in enumerate(members):
-            head = f"comm 0x{number}{gpu:03x} rank {rank} nranks {size} cudaDev 0 nvmlDev {gpu % GPUS} busId {gpu}000"
-            name = f" commId 0xabc{number}" if self.named else ""
-            self.say(gpu, f"ncclCommInitRank {head}{name} - Init START", thread)
+        """The set-up of a communicator of some GPUs: in a thread of its own; before 2.17 in one, named at the end."""
+        size, thread = len(members), 50 + number if self.named else 7
+        heads = [
+            f"comm 0x{number}{gpu:03x} rank {rank} nranks {size} cudaDev {0 if self.named else gpu % GPUS}"
+            for rank, gpu in enumerate(members)
+        ]
+        if self.named:
+            for gpu, head in zip(members, heads, strict=True):
+                name = f"nvmlDev {gpu % GPUS} busId {gpu}000 commId 0xabc{number}"
+                self.say(gpu, f"ncclCommInitRank {head} {name} - Init START", thread)
         for channel in range(channels):
             if lists:
                 ring = "".join(f"{rank:4d}" for rank in range(size))
@@ -62,6 +66,9 @@ class Run:
                     for c in range(channels)
                 ]
                 self.say(gpu, "Trees " + " ".join(ups), thread)
+        if not self.named:
+            for gpu, head in zip(members, heads, strict=True):
+                self.say(gpu, f"{head} busId {gpu}000 - Init COMPLETE", thread)
 
     def call(self, number, gpu, name, count, *, kind=7, root=0, size=16, opcount=0):
         words = f"{name}: opCount {opcount:x} sendbuff 0x7f00 recvbuff (nil) count {count} datatype {kind} op 0"
@@ -192,7 +199,8 @@ def test_communicators_without_names_are_told_apart_where_they_can_be(tmp_path):
     run = Run(["n0", "n1"], named=False)
     run.communicator(1, range(8))
     run.communicator(2, [0, 4])
-    assert len(flows(read_demand([run.write(tmp_path / "a.log")], fabric(2)))) == 4
+    ring = {(3, 4): 2 * GB, (7, 0): 2 * GB, (0, 4): 2 * GB, (4, 0): 2 * GB}  # two channels each
+    assert flows(read_demand([run.write(tmp_path / "a.log")], fabric(2))) == ring
     run.communicator(3, [1, 5])
     with pytest.raises(BadInput, match="look alike"):
         read_demand([run.write(tmp_path / "b.log")], fabric(2))

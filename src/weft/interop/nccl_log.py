@@ -28,6 +28,7 @@ _CHANNEL = re.compile(
 _RING = re.compile(r"Channel (\d{1,4})/\d{1,4} :((?:\s+\d{1,9}){2,})\s*$")
 _HOP = re.compile(r"Ring (\d{1,4}) : (\d{1,9}) -> (\d{1,9}) -> (\d{1,9})\s*$")
 _TREE = re.compile(r"\[(\d{1,4})\] (?:-?\d{1,9}/){2}-?\d{1,9}->(\d{1,9})->(-?\d{1,9})(?!\S)")
+_OF_SETUP = re.compile(r"Trees \[|Ring \d{1,4} : \d+ -> \d+ ->|Channel \d{1,4}/\d{1,4} :\s")
 _COMMUNICATOR = re.compile(
     r"\bcomm (0x[0-9a-f]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b"
     r"(?:.* nvmlDev (\d{1,4})\b)?(?:.* commId (0x[0-9a-f]{1,16}))?"
@@ -161,8 +162,8 @@ def read_nccl_logs(*paths: str) -> NcclLog:
         if level == "WARN":
             warning = warning or f"{host}: {words.strip()}"
         elif channel := _CHANNEL.search(words):
-            way, via = channel.groups()[3:]
-            transport, network, device = [*via.split("/"), "", ""][:3]
+            way, via = channel.groups()[3:]  # RCCL adds the communicator
+            transport, network, device = [*via.partition(" comm ")[0].split("/"), "", ""][:3]
             if transport != "NET":
                 local[transport] += 1
             elif way == "send":
@@ -211,6 +212,8 @@ class _Setups:
         self._of_pointer: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
         self._last: dict[tuple[str, int, str], tuple[int, Gpu]] = {}
         self._latest: dict[Gpu, tuple[int, Gpu]] = {}
+        self._in_setup: set[tuple[str, int, str]] = set()
+        self._waiting: dict[tuple[str, int, str], list[str]] = defaultdict(list)
 
     def read(self, gpu: Gpu, thread: str, words: str) -> None:
         """Take what a line says; pointers are of a process, and lines of a setup follow each other in a thread."""
@@ -224,13 +227,26 @@ class _Setups:
                 self.operations[member].append(Operation(name, size, int(root), number))
             return
         if choice := _CHOICE.search(words):
-            if choice[3] in ("0", "TREE"):
+            if choice[3].upper() in ("0", "TREE"):
                 self.over_trees.add((choice[1], int(choice[2])))
             return
+        place = (*process, thread)
         if stated := _COMMUNICATOR.search(words):
             self._join(gpu, thread, stated)
-            return
-        number, _ = self._last.get((*process, thread)) or self._latest.get(gpu) or (-1, gpu)
+            if words.rstrip().endswith("COMPLETE"):
+                self._in_setup.discard(place)
+            else:
+                self._in_setup.add(place)
+            for line in self._waiting.pop(place, ()):
+                self._connect(self._last[place][0], line)
+        elif place not in self._in_setup and (place in self._waiting or _OF_SETUP.match(words)):
+            # Before NCCL 2.17 a communicator is named only where its setup ends.
+            self._waiting[place].append(words)
+        else:
+            self._connect((self._last.get(place) or self._latest.get(gpu) or (-1, gpu))[0], words)
+
+    def _connect(self, number: int, words: str) -> None:
+        """Add the rings, trees or connections of a line to a communicator."""
         if number < 0:
             return
         communicator = self.communicators[number]
