@@ -417,7 +417,6 @@ def test_plans_that_do_not_fit(more, match):
         ({"x": 8}, r"self_attn\.k_proj: units of head_dim=4 in 16 outputs = 4 cannot be divided over x=8"),
         ({"x": 3}, "units of head_dim=4 in 32 outputs = 8 cannot be divided over x=3"),
         ({"y": 3}, "embed_tokens: hidden features = 16 cannot be divided over y=3"),
-        ({"pipeline": 2}, "cannot have pipeline = 2"),
         ({"x": 2, "sequence_parallel": True}, "cannot have sequence_parallel"),
         ({"recompute": "full", "recompute_layers": 3}, "3 blocks are to be recomputed, the model has 2 in lists"),
         ({"zero": 2}, "cannot have zero = 2"),

@@ -61,6 +61,23 @@ class Biased(nn.Module):
         return self.head(values + self.out((chances @ mixed).transpose(1, 2).flatten(2))).squeeze(-1).mean(-1)
 
 
+class Feed(nn.Module):
+    """A residual layer with dropout that does nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.drop = nn.Linear(16, 32), nn.Linear(32, 16), nn.Dropout(0.0)
+
+    def forward(self, hidden):
+        return hidden + self.drop(self.down(self.up(hidden).tanh()))
+
+
+def stack():
+    """A language model without attention, whose modules follow each other."""
+    table, head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
+    return nn.Sequential(table, Feed(), Feed(), Feed(), nn.LayerNorm(16), head)
+
+
 def language():
     return plain.LlamaForCausalLM(vocab=VOCABULARY)
 
@@ -77,6 +94,7 @@ def transformers_language():
 def model_of(which):
     torch.manual_seed(0)
     makers = {"language": language, "transformers": transformers_language, "convolutions": convolutions}
+    makers["stack"] = stack
     return makers.get(which, Biased)().double()
 
 
@@ -87,11 +105,11 @@ def loss_of(which):
 
 def batch_of(which):
     generator = torch.Generator().manual_seed(1)
-    if which in ("language", "transformers"):
+    if which in ("language", "transformers", "stack"):
         ids = torch.randint(VOCABULARY, (ROWS, 7), generator=generator)
         targets = ids[:, 1:].clone()
         targets[:5, 2:] = -100  # so that rows count unequally
-        return {"input_ids": ids[:, :-1]}, targets
+        return ids[:, :-1] if which == "stack" else {"input_ids": ids[:, :-1]}, targets
     if which == "convolutions":
         images = torch.randn(ROWS, 1, 8, 8, generator=generator, dtype=torch.float64)
         return images, torch.randint(10, (ROWS,), generator=generator)
@@ -104,8 +122,8 @@ def plainly(which):
     model, (inputs, targets), loss = model_of(which), batch_of(which), loss_of(which)
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0), []
     for _ in range(STEPS):
-        if which in ("language", "transformers"):
-            out = model(**inputs)
+        if loss == "mean":
+            out = model(inputs) if which == "stack" else model(**inputs)
             logits = getattr(out, "logits", out)
             value = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         else:
@@ -138,6 +156,72 @@ def adopted(layout, plan=None, names=("language", "convolutions", "attention")):
 
 def test_models_train_as_on_one_process(ranks):
     ranks.run(adopted, "tp=2,y=2,fsdp=2,mbs=1")
+
+
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "tp=2,pp=2,fsdp=2,mbs=1",
+        "pp=2,vpp=2,schedule=zbv,dp=4,mbs=1",
+        "pp=4,tp=2,recompute=full",
+        "pp=2,schedule=zb1p,y=2,fsdp=2,mbs=2",
+        "pp=2,vpp=3,schedule=interleaved,dp=4,mbs=1",
+    ],
+)
+def test_pipelines_cut_sequences(ranks, layout):
+    names = ("stack", "convolutions") if "vpp" not in layout and "pp=4" not in layout else ("stack",)
+    ranks.run(adopted, layout, None, names)
+
+
+def staged(folder):
+    _, step = prepare(model_of("stack"), "pp=2,tp=2,dp=2")
+    before = step.state_dict()
+    step(batch_of("stack"))
+    step.save(f"{folder}/staged")
+    wanted = step(batch_of("stack"))
+    _, other = prepare(stack().double(), "tp=2,pp=4")
+    other.load(f"{folder}/staged")
+    assert other(batch_of("stack")) == pytest.approx(wanted, rel=1e-11)
+    other.load_state_dict(before)
+    assert {*other.state_dict(rank=1)} == ({*before} if dist.get_rank() == 1 else set())
+    for name, values in other.state_dict().items():
+        assert values.equal(before[name])
+    with pytest.raises(BadInput, match=r"state: has the unknown names 9\.weight"):
+        other.load_state_dict(before | {"9.weight": torch.ones(1)})
+    # What stages draw differs.
+    stages, _ = prepare(
+        nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)) for _ in range(2))), "pp=2,dp=4"
+    )
+    dropped = (stages[0](torch.ones(1, 64)) == 0).to(torch.int64)
+    both = step.machine.collectives.all_reduce(dropped.clone(), "pipeline").wait()
+    assert both.unique().tolist() == [0, 1, 2]
+
+
+def test_checkpoints_and_states_of_stages(ranks, tmp_path):
+    ranks.run(staged, str(tmp_path))
+
+
+def refused_stages():
+    tied = stack()
+    tied[-1].weight = tied[0].weight
+    many, still = "pp=2,vpp=4,schedule=interleaved,dp=4", nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    for model, layout, plan, match in (
+        (Biased(), "pp=2,dp=4", None, "pp: a Biased cannot be cut into stages -- give an nn.Sequential"),
+        (stack(), "pp=2,dp=4", {"5": Head()}, "a plan of roles cannot be cut"),
+        (stack(), many, None, "8 stages cannot be cut from 6 modules -- set a smaller pp or vpp"),
+        (still, "pp=2,dp=4", None, "modules 1 to 1, a stage, have no parameters"),
+        (tied, "pp=2,dp=4", None, "stages 0 and 1 share a parameter -- untie them"),
+    ):
+        with pytest.raises((BadInput, Unsupported), match=match):
+            prepare(model, layout, plan=plan)
+    _, step = prepare(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4), nn.Linear(4, 4)), "pp=2,dp=4")
+    with pytest.raises(BadInput, match="stage 0 does not pass one tensor of floats on"):
+        step((torch.ones(16, 4), torch.ones(16, dtype=torch.int64)))
+
+
+def test_what_cannot_be_cut_into_stages(ranks):
+    ranks.run(refused_stages)
 
 
 class Images(nn.Module):

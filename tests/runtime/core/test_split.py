@@ -265,7 +265,7 @@ def test_what_is_recomputed_drops_the_same(ranks):
 
 
 def differing(layout):
-    draws = Draws(machine_of(layout), ("z", "data"))
+    draws = Draws(machine_of(layout), ("z", "data"), "")
     with draws.alike():
         shared = torch.rand(3).tolist()
         with draws.differing("y"):

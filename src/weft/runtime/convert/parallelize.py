@@ -143,7 +143,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         for item in role.divided(machine, name, model.get_submodule(name))
     ]
     blocks = blocks_of(model, {model.get_submodule(name) for name in converted})
-    check_recomputable(blocks, machine.grid.layout)
+    if machine.grid.layout.pipeline == 1:  # a stage may have none
+        check_recomputable(blocks, machine.grid.layout)
     _check_same(model, machine)
     _take_values(model, converted)
     _replicate(model, replicated)
@@ -258,7 +259,6 @@ def _check_layout(machine: Machine) -> None:
     layout = machine.grid.layout
     own = "train Weft's own decoder (weft train), or"
     refused = (
-        (layout.pipeline > 1, f"pipeline = {layout.pipeline}", f"{own} set pipeline=1"),
         (layout.context > 1, f"context = {layout.context}", f"{own} set context=1"),
         (machine.rows_cut, "sequence_parallel", f"{own} set sequence_parallel=False"),
         (layout.zero > 1, f"zero = {layout.zero}", "set zero=1, or shard over z"),
@@ -436,7 +436,7 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """
     known = _known(model)
     untied = known.untied(state)
-    _check_names(untied, {*known.held, *known.buffers})
+    check_names(untied, {*known.held, *known.buffers})
     for name, value in untied.items():
         known.check_whole(name, value)
     with torch.no_grad():
@@ -529,11 +529,12 @@ class _Known:
 
 
 def _known(model: nn.Module) -> _Known:
-    """Names of a model that has been parallelized."""
+    """Names of a model that has been parallelized, or of stages of one."""
     machines: list[Machine] = []
     stored: dict[str, Stored] = {}
     ties: dict[str, str] = {}
-    for name, module in model.named_modules():
+    parts = list(model) if type(model) is nn.ModuleList else [model]
+    for name, module in (item for part in parts for item in part.named_modules()):
         if not isinstance(module, Converted):
             continue
         machines.append(module.machine)
@@ -555,7 +556,8 @@ def _known(model: nn.Module) -> _Known:
     if not machines:
         raise BadInput("has not been parallelized", where=type(model).__name__)
     held = {holding.name: holding for holding in holdings(model)}
-    return _Known(machine=machines[0], held=held, stored=stored, ties=ties, buffers=dict(_buffers(model)))
+    buffers = dict(item for part in parts for item in _buffers(part))
+    return _Known(machine=machines[0], held=held, stored=stored, ties=ties, buffers=buffers)
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -565,7 +567,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{name}.{key}" if name else key, buffer
 
 
-def _check_names(given: Iterable[str], expected: set[str]) -> None:
+def check_names(given: Iterable[str], expected: set[str]) -> None:
     result = set(given)
     for what, names in (("lacks", expected - result), ("has the unknown names", result - expected)):
         if names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from warnings import warn
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from weft.errors import BadInput, InDoubt, UnknownName, Unsupported
 from weft.launched import adopt_launcher, launched, launched_world, variable
 from weft.layout.check import check_trainable
 from weft.layout.spec import Layout
+from weft.layout.stages import split_layers, stage_of
 from weft.layout.text import format_degrees, parse_layout
 from weft.model.job import Job
 from weft.model.resolve import resolve_job
@@ -28,6 +31,7 @@ from weft.runtime.checkpoints import checkpoint
 from weft.runtime.convert.parallelize import (
     GPT2_PLAN,
     LLAMA_PLAN,
+    check_names,
     easy_plan,
     gather_state_dict,
     load_state_dict,
@@ -40,7 +44,7 @@ from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.parameters import EVERY_ROW, differing, holdings, initialize
 from weft.runtime.layers.attention import own_tokens
-from weft.runtime.layers.blocks import compile_blocks
+from weft.runtime.layers.blocks import blocks_of, check_recomputable, compile_blocks
 from weft.runtime.layers.vocabulary import IGNORED, cross_entropy
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer, check_finite, torch_optimizer
@@ -50,6 +54,9 @@ from weft.runtime.run.ranks import leave
 LossFunction = Callable[[Any, Any], Tensor]
 """The mean loss over rows, of what the model gives for them and their targets."""
 OptimizerChoice = AdamSettings | type[torch.optim.Optimizer] | partial[torch.optim.Optimizer]
+MOST_DIMENSIONS = 8
+"""Of what stages of a model of anyone's pass on."""
+_PASSED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SEQUENCES = ("z", "data")
 """Axes whose ranks take different rows of a batch, where features are split over x and y."""
 PLANS: Mapping[str, Mapping[str, Role]] = {"llama": LLAMA_PLAN, "gpt2": GPT2_PLAN}
@@ -72,7 +79,8 @@ def prepare(
 
     Args:
         model: any ``nn.Module``, whose parameters are cut in place; or the name of a built-in model (or its job),
-            whose weights are drawn by the first rank's ``torch.manual_seed``.
+            whose weights are drawn by the first rank's ``torch.manual_seed``.  A pipeline cuts an ``nn.Sequential``:
+            each stage has as many of its modules, in order, and passes one tensor to the next.
         layout: degrees, as "tp=2,dp=4"; ``mbs`` is the rows of a micro-batch, by default all rows of a rank (half a
             stage's with a pipeline), and dp takes the ranks that the others leave.
         optimizer: ``AdamSettings``, or a class of torch that updates each element by itself, with its options in a
@@ -105,6 +113,12 @@ def prepare(
     machine = Machine.of(Grid.of(degrees, _device()), precision=Precision.of(precision))
     roles = _roles(model, machine, plan)
     easy = all(isinstance(role, Easy | Whole) for role in roles.values())
+    if degrees.pipeline > 1:
+        whole = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
+        stages = _cut(model, machine, roles, easy=easy, compiled=compile)
+        return stages, Step(
+            machine, stages, _OwnStages(machine, stages, loss, whole), optimizer, EVERY_ROW, micro_batch
+        )
     vocabulary = _vocabulary(model, roles)
     if compile and not easy and vocabulary is None:
         raise Unsupported(
@@ -140,14 +154,14 @@ class Step:
         self,
         machine: Machine,
         modules: nn.ModuleList,
-        passes: _Passes | _Stages,
+        passes: _Passes | _OwnStages | _Stages,
         optimizer: OptimizerChoice | None,
         rows_over: tuple[str, ...],
         micro_batch: int | None,
     ) -> None:
         self.machine, self.steps = machine, 0
         self._modules, self._passes, self._rows_over, self._micro_batch = modules, passes, rows_over, micro_batch
-        self._flat = Flat(machine, modules, holdings(modules[0] if isinstance(passes, _Passes) else modules))
+        self._flat = Flat(machine, modules, holdings(modules[0] if len(modules) == 1 else modules))
         self.optimizer = _optimizer(self._flat, optimizer)
 
     def __call__(self, batch: tuple[Any, Any]) -> float:
@@ -194,14 +208,18 @@ class Step:
                 where="state_dict",
                 remedy="save() it, and convert that by weft train export",
             )
-        return gather_state_dict(self._modules[0], self._flat, rank=rank)
+        if isinstance(self._passes, _OwnStages):
+            return self._passes.joined(gather_state_dict(self._modules, self._flat), rank)
+        return gather_state_dict(self._modules, self._flat, rank=rank)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take whole tensors, as the plain model names them, for all parameters and persistent buffers.
 
         Parameters of a model on the meta device are NaN until then; every rank calls it.
         """
-        load_state_dict(self._modules[0], state)
+        if isinstance(self._passes, _OwnStages):
+            state = self._passes.own(state)
+        load_state_dict(self._modules, state)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a checkpoint that ``load`` takes on any other layout; every rank calls it."""
@@ -372,6 +390,145 @@ class _Passes:
             return cross_entropy(self._machine, logits, targets, self._vocabulary).sum()
         wide = logits.to(self._machine.precision.wide)
         return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
+
+
+class _Part(nn.Sequential):
+    """A stage of an ``nn.Sequential``, as ``StepPasses`` takes it; ``taken`` and ``given`` have no values."""
+
+    first = last = False
+    taken: Tensor
+    given: Tensor
+    losses: LossFunction
+
+    def takes(self, _: int) -> Tensor:
+        return self.taken
+
+    def gives(self, _: int) -> Tensor:
+        return self.given
+
+
+def _cut(
+    model: nn.Module, machine: Machine, roles: Mapping[str, Role], *, easy: bool, compiled: bool
+) -> nn.ModuleList:
+    """The stages that this rank has of an ``nn.Sequential``: equal numbers of its modules, under their names."""
+    layout = machine.grid.layout
+    chunks = layout.pipeline * layout.virtual_stages
+    refused = (
+        (type(model) is not nn.Sequential, f"a {type(model).__name__}", "give an nn.Sequential of the model's blocks"),
+        (not easy, "a plan of roles", "name Whole() alone in the plan"),
+        (compiled, "compiled blocks", "leave compile out"),
+    )
+    for wanted, what, remedy in refused:
+        if wanted:
+            raise Unsupported(f"{what} cannot be cut into stages", where="layout: pp", remedy=f"{remedy}, or set pp=1")
+    modules = cast(dict[str, nn.Module], model._modules)
+    names = list(modules)
+    if len(names) < chunks:
+        problem = f"{chunks} stages cannot be cut from {len(names)} modules"
+        raise BadInput(problem, where="layout: pp", remedy="set a smaller pp or vpp")
+    check_recomputable(blocks_of(model, {model.get_submodule(name) for name in roles}), layout)
+    ends = np.cumsum(split_layers(len(names), chunks)).tolist()
+    result, seen = nn.ModuleList(), dict[nn.Parameter, int]()
+    for chunk, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        part = _Part(OrderedDict((name, modules[name]) for name in names[begin:end]))
+        part.first, part.last = chunk == 0, chunk == chunks - 1
+        for parameter in part.parameters():
+            if seen.setdefault(parameter, chunk) != chunk:
+                problem = f"stages {seen[parameter]} and {chunk} share a parameter"
+                raise Unsupported(problem, where="layout: pp", remedy="untie them, or set pp=1")
+        own = {name: role for name, role in roles.items() if name.partition(".")[0] in names[begin:end]}
+        if not own:
+            problem = f"modules {names[begin]} to {names[end - 1]}, a stage, have no parameters"
+            raise BadInput(problem, where="layout: pp", remedy="set a smaller pp or vpp")
+        if stage_of(layout, chunk) == machine.grid.coordinates["pipeline"]:
+            result.append(parallelize(part, machine, own))
+    return result
+
+
+class _OwnStages(_Passes):
+    """The passes of the stages that this rank has of a model of anyone's.
+
+    Args:
+        whole: the plain model's state, without values.
+    """
+
+    def __init__(
+        self, machine: Machine, stages: nn.ModuleList, loss: str | LossFunction, whole: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(stages, machine, loss, None)
+        self.reduction = "sum"
+        self._stages = cast(list[_Part], list(stages))
+        self._whole = whole
+        self._made: dict[tuple[Any, ...], StepPasses] = {}
+
+    def run(self, rows: _Rows, *, trains: bool) -> Tensor:
+        """As of ``_Passes``."""
+        inputs, targets = rows.inputs, rows.targets
+        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
+            raise BadInput(
+                "inputs and targets are not one tensor each", where="batch", remedy="a pipeline takes those"
+            )
+        share = self._share(rows)
+        for stage in self._stages:
+            stage.losses = lambda out, wanted: self._loss_of(out, wanted) * share
+        shape = rows.micro_batch, rows.micro_batches, inputs.shape, inputs.dtype
+        if shape not in self._made:
+            self._measure(inputs[: rows.micro_batch])
+            self._made[shape] = StepPasses(
+                self._machine,
+                cast(nn.ModuleList, self._model),
+                micro_batch=rows.micro_batch,
+                micro_batches=rows.micro_batches,
+                tokens=1,
+                shared=False,
+            )
+        return self._made[shape].run(inputs, targets, trains=trains)
+
+    @torch.no_grad()
+    def _measure(self, given: Tensor) -> None:
+        """Learn what stages pass on of a micro-batch: they run in turn, and each tells the others the shape."""
+        layout, trains, own = self._machine.grid.layout, self._model.training, iter(self._stages)
+        self._model.eval()
+        for chunk in range(layout.pipeline * layout.virtual_stages - 1):
+            told = torch.zeros(2 + MOST_DIMENSIONS, dtype=torch.int64, device=given.device)
+            stage = next(own) if stage_of(layout, chunk) == self._machine.grid.coordinates["pipeline"] else None
+            if stage is not None:
+                out = stage(given)
+                known = isinstance(out, Tensor) and out.dtype in _PASSED and out.ndim <= MOST_DIMENSIONS
+                shape = (_PASSED.index(out.dtype) + 1, out.ndim, *out.shape) if known else ()
+                told[: len(shape)] = torch.tensor(shape)
+            kind, dimensions, *sizes = self._machine.collectives.all_reduce(told, "pipeline").wait().tolist()
+            if not kind:
+                raise BadInput(
+                    f"stage {chunk} does not pass one tensor of floats on",
+                    where="layout: pp",
+                    remedy="let each module of the nn.Sequential give one, or set pp=1",
+                )
+            taken, given = given, torch.zeros(sizes[:dimensions], dtype=_PASSED[kind - 1], device=given.device)
+            if stage is not None:
+                stage.taken = taken.to("meta").requires_grad_(taken.is_floating_point())
+                stage.given = given.to("meta").requires_grad_()
+        for stage in own:
+            stage.taken = stage.given = given.to("meta").requires_grad_()
+        self._model.train(trains)
+
+    def joined(self, own: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+        """The whole state of which each stage has its own; bytes are summed over stages, all but one of which have
+        zeros."""
+        grid, result = self._machine.grid, {}
+        for name, like in self._whole.items():
+            dtype = self._machine.precision.master if like.is_floating_point() else like.dtype
+            tensor = own.get(name, torch.zeros(like.shape, dtype=dtype)).to(grid.device).contiguous()
+            self._machine.collectives.all_reduce(tensor.view(-1).view(torch.uint8), "pipeline").wait()
+            if rank is None or rank == grid.rank:
+                result[name] = tensor.cpu()
+        return result
+
+    def own(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the stages of this rank take of a whole state."""
+        check_names(state, set(self._whole))
+        mine = {name for stage in self._stages for name in stage._modules}
+        return {name: value for name, value in state.items() if name.partition(".")[0] in mine}
 
 
 class _Stages:

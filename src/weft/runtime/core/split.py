@@ -412,6 +412,7 @@ class Draws:
 
     Args:
         rows_over: axes whose ranks have different rows.
+        name: what tells stages of a model apart.
 
     Attributes:
         seed: the first rank's, on every rank.
@@ -421,8 +422,8 @@ class Draws:
         trains: whether the pass is one of training.
     """
 
-    def __init__(self, machine: Machine, rows_over: tuple[str, ...]) -> None:
-        self._machine, self._rows_over = machine, rows_over
+    def __init__(self, machine: Machine, rows_over: tuple[str, ...], name: str) -> None:
+        self._machine, self._rows_over, self._name = machine, rows_over, name
         self.passes = 0
         self.parts, self._drawn, self.trains = True, False, True
         self._seen: set[bool] = set()
@@ -448,7 +449,7 @@ class Draws:
             self._made[mark] = number
             if len(self._made) > _OUTSTANDING:
                 del self._made[next(iter(self._made))]
-        with self._seeded("pass", number, *(self._machine.grid.index(axis) for axis in self._rows_over)):
+        with self._seeded(self._name, number, *(self._machine.grid.index(axis) for axis in self._rows_over)):
             yield
 
     def enter(self, trains: bool) -> bool:
@@ -490,7 +491,7 @@ def share_draws(model: nn.Module, machine: Machine, rows_over: tuple[str, ...]) 
     """Make every training pass of a model one of ``Draws.alike``; None where one rank is alone."""
     if not machine.grid.runs:
         return None
-    draws = Draws(machine, rows_over)
+    draws = Draws(machine, rows_over, next(iter(model._modules), ""))
     passes: list[ExitStack] = []
 
     def enter(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -43,14 +43,14 @@ class Core:
     A window and a cap are computed by FlexAttention on GPUs in 16 bits, which keeps no scores.  Elsewhere
     masks are whole, and a cap keeps its scores.
 
+    A query sees no later key.
+
     Attributes:
-        causal: a query sees no later key.
         window: keys that it sees at most, counted back from its own.
         scale: of scores; None: 1 / sqrt(features).
         cap: bound of scores.
     """
 
-    causal: bool = True
     window: int | None = None
     scale: float | None = None
     cap: float | None = None
@@ -62,7 +62,7 @@ class Core:
         if seen is None:
             grouped = queries.shape[1] != keys.shape[1]
             return functional.scaled_dot_product_attention(
-                queries, keys, values, is_causal=self.causal, scale=self.scale, enable_gqa=grouped
+                queries, keys, values, is_causal=True, scale=self.scale, enable_gqa=grouped
             )
         if isinstance(seen, BlockMask):
             return self._in_blocks(queries, keys, values, seen)
@@ -83,7 +83,7 @@ class Core:
             return None
 
         def shown(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            result = query >= key if self.causal else key >= 0
+            result = query >= key
             return result if self.window is None else result & (key > query - self.window)
 
         if _fused(like):
@@ -194,32 +194,32 @@ def ring_attention(machine: Machine, core: Core, queries: Tensor, keys: Tensor, 
     if core.scale is not None:
         queries = queries * (core.scale * queries.shape[-1] ** 0.5)
     both = torch.stack((keys, values))
-    return cast(Tensor, _Ring.apply(queries, both, machine, core.causal))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Ring.apply(queries, both, machine))  # type: ignore[no-untyped-call]
 
 
 class _Ring(Function):
     """The next keys and values are under way while a block is computed."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, own: Tensor, machine: Machine, causal: bool) -> Tensor:
+    def forward(ctx: Any, queries: Tensor, own: Tensor, machine: Machine) -> Tensor:
         wide, both = machine.precision.wide, own
         mixed = torch.zeros_like(queries, dtype=wide, memory_format=torch.contiguous_format)
         sums = torch.full(queries.shape[:3], -torch.inf, dtype=wide, device=queries.device)
         size = machine.grid.size("context")
         for step in range(size):
             coming = machine.collectives.pass_on(both, "context") if step + 1 < size else None
-            asking, given, masked = _meeting(machine.grid, step, queries.shape[2], causal)
+            asking, given, masked = _meeting(machine.grid, step, queries.shape[2])
             out, weight = _block(queries[:, :, asking], both[:, :, :, given], masked)
             _merge(mixed[:, :, asking], sums[:, :, asking], out, weight)
             both = both if coming is None else coming.wait()
         result = mixed.to(queries.dtype)
-        ctx.machine, ctx.causal = machine, causal
+        ctx.machine = machine
         ctx.save_for_backward(queries, own, result, sums)
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         """Gradients of keys and values go round one step behind them, in fp32: each rank rounds none of the others'.
         Those of a rank's own queries stay."""
         queries, both, result, sums = ctx.saved_tensors
@@ -229,7 +229,7 @@ class _Ring(Function):
         at_home, travelling = torch.zeros_like(both, dtype=wide), None
         for step in range(size):
             coming = pass_on(both, "context") if step + 1 < size else None
-            asking, given, masked = _meeting(grid, step, queries.shape[2], ctx.causal)
+            asking, given, masked = _meeting(grid, step, queries.shape[2])
             asked, into, out, total = (part[:, :, asking] for part in (queries, slope, result, sums))
             for_asking, for_given = _block_backward(into, asked, both[:, :, :, given], out, total, masked)
             for_queries[:, :, asking] += for_asking
@@ -241,18 +241,18 @@ class _Ring(Function):
             both = both if coming is None else coming.wait()
         if travelling is not None:
             at_home += travelling.wait()
-        return for_queries.to(queries.dtype), at_home.to(queries.dtype), None, None
+        return for_queries.to(queries.dtype), at_home.to(queries.dtype), None
 
 
-def _meeting(grid: Grid, step: int, tokens: int, causal: bool) -> tuple[slice, slice, bool]:
+def _meeting(grid: Grid, step: int, tokens: int) -> tuple[slice, slice, bool]:
     """Which queries meet which keys after so many steps, and whether the causal mask is over them.
 
     The keys are of the rank ``step`` places before.  One from before this one has nothing late to show, to one from
     behind only late queries look.
     """
     every, place = slice(None), grid.index("context")
-    if not causal or step == 0:
-        return every, every, causal
+    if step == 0:
+        return every, every, True
     before = (place - step) % grid.size("context") < place
     return (every, slice(0, tokens // 2), False) if before else (slice(tokens // 2, None), every, False)
 

@@ -130,14 +130,15 @@ def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> An
 
 
 def blocks_of(module: nn.Module, layers: Collection[nn.Module]) -> list[nn.Module]:
-    """What the outermost lists of modules hold that has some layers inside: the blocks of a model, in order."""
-    blocks: list[nn.Module] = []
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            blocks += [one for one in child if any(part in layers for part in one.modules() if part is not one)]
-        else:
-            blocks += blocks_of(child, layers)
-    return blocks
+    """The blocks of a model, in order: what the outermost lists of modules hold that has some layers inside, or
+    where there are none what the outermost sequences of modules hold."""
+    return _listed(module, layers, nn.ModuleList) or _listed(module, layers, nn.Sequential)
+
+
+def _listed(module: nn.Module, layers: Collection[nn.Module], kind: type[nn.Module]) -> list[nn.Module]:
+    if isinstance(module, kind):
+        return [one for one in module.children() if any(part in layers for part in one.modules() if part is not one)]
+    return [block for child in module.children() for block in _listed(child, layers, kind)]
 
 
 class Recomputed:
@@ -175,7 +176,7 @@ def check_recomputable(blocks: Sequence[nn.Module], layout: Layout) -> None:
         raise BadInput(
             f"{layout.recompute_layers or 'all'} blocks are to be recomputed, the model has {len(blocks)} in lists",
             where="layout: recompute",
-            remedy="keep the model's blocks in an nn.ModuleList, or set recompute=none",
+            remedy="keep the model's blocks in an nn.ModuleList or nn.Sequential, or set recompute=none",
         )
 
 

@@ -333,11 +333,11 @@ def split_heads(
 class Attention4D(nn.Module):
     """Rows (tokens [/ x], hidden / y) to rows of the same shape; each rank computes its heads.
 
+    A token attends to itself and to earlier ones of its sequence (of the attention's window, where it has one).
+
     Args:
         sequence: tokens of one sequence.
         rotary: positions for queries and keys, or None.
-        causal: a token attends to itself and to earlier ones of its sequence (of the attention's window, where it has
-            one), else to all.
 
     Raises:
         BadInput: heads or key-value heads cannot be divided over x.
@@ -352,7 +352,6 @@ class Attention4D(nn.Module):
         *,
         sequence: int,
         rotary: Rotary | None,
-        causal: bool = True,
         details: Details | None = None,
     ) -> None:
         super().__init__()
@@ -365,7 +364,7 @@ class Attention4D(nn.Module):
         """Scores are computed again in the backward pass instead of kept."""
         details = details or Details()
         window = attention.window if attention.window is not None and attention.window < sequence else None
-        self.core = Core(causal=causal, window=window, scale=details.query_scale, cap=details.score_cap)
+        self.core = Core(window=window, scale=details.query_scale, cap=details.score_cap)
         self.head_norms = HeadNorms(machine, name, features, details.norm_epsilon) if attention.head_norms else None
         keys = attention.kv_heads * features
         self.qkv = Linear4D(

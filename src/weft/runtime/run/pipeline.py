@@ -136,12 +136,22 @@ class StepPasses:
         micro_batch: sequences (images) per micro-batch.
         micro_batches: of one step.
         tokens: losses in the whole global batch, by whose number they are divided.
+        shared: whether ranks along x have the same rows between stages, of which each sends its share; by default
+            those of Weft's layers do, without sequence parallelism.
     """
 
     def __init__(
-        self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
+        self,
+        machine: Machine,
+        stages: nn.ModuleList,
+        *,
+        micro_batch: int,
+        micro_batches: int,
+        tokens: int,
+        shared: bool = True,
     ) -> None:
         self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
+        self._shared = shared and machine.grid.size("x") > 1 and not machine.rows_cut
         self.rows = micro_batch * micro_batches
         self.stages = cast(list[StageModule], list(stages))
         for module in stages.modules():
@@ -163,8 +173,8 @@ class StepPasses:
                 stage=stage,
                 before=None if before == own else before,
                 behind=None if behind == own else behind,
-                receives=takes if before in (None, own) else _sent(machine, takes),
-                sends=gives if behind in (None, own) else _sent(machine, gives),
+                receives=takes if before in (None, own) else self._share(takes),
+                sends=gives if behind in (None, own) else self._share(gives),
             )
         self._forget()
 
@@ -237,7 +247,7 @@ class StepPasses:
         chunk = self._chunks[op.chunk]
         stage = chunk.stage
         given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
-        shared, calls = _rows_shared(self.machine), self.machine.collectives
+        shared, calls = self._shared, self.machine.collectives
         made = stage(all_parts(calls, given, "x") if shared and chunk.before is not None else given)
         if stage.last:
             made = self._loss(made, targets[op.micro_batch])
@@ -295,15 +305,9 @@ class StepPasses:
         group = self.machine.grid.group("pipeline")
         return dist.batch_isend_irecv([dist.P2POp(kind, message, group=group, group_peer=rank)])
 
-
-def _rows_shared(machine: Machine) -> bool:
-    """Whether ranks along x have the same rows between stages, of which each sends its share."""
-    return machine.grid.size("x") > 1 and not machine.rows_cut
-
-
-def _sent(machine: Machine, rows: Tensor) -> Tensor:
-    """What one rank sends of rows between stages, without values."""
-    if not _rows_shared(machine):
-        return rows
-    own = machine.grid.divided(rows.shape[0], "x", what="tokens of a micro-batch")
-    return torch.empty(own, *rows.shape[1:], dtype=rows.dtype, device="meta", requires_grad=True)
+    def _share(self, rows: Tensor) -> Tensor:
+        """What one rank sends of rows between stages, without values."""
+        if not self._shared:
+            return rows
+        own = self.machine.grid.divided(rows.shape[0], "x", what="tokens of a micro-batch")
+        return torch.empty(own, *rows.shape[1:], dtype=rows.dtype, device="meta", requires_grad=True)
