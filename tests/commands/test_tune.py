@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,10 @@ def test_a_plan_is_a_run(tmp_path: Path) -> None:
         ({"layout": "tp=8", "measured": "9.2.1%"}, "--measured"),
         ({"layout": "tp=8", "measured": "18"}, "'18' has no unit -- write 18s or 18%"),
         ({"layout": "tp=8", "measured": "9s", "stack": "nosuch"}, "--stack"),
-        ({"run": SCRIPT, "measured": "9s"}, "it starts 512 accelerators, the cluster has 64"),
+        ({"run": SCRIPT, "measured": "9s"}, "it has 80 layers of 8,192, but llama-3.1-8b 32 layers of 4,096"),
+        ({"layout": "tp=8", "measured": "0.31"}, "'0.31' has no unit -- write 0.31s or 31%"),
         ({"layout": "tp=8", "measured": "0%"}, "not above 0"),
-        ({"layout": "tp=8", "measured": "200%"}, "all peaks together"),
+        ({"layout": "tp=8", "measured": "200%"}, "1.81 times as fast as this machine's peaks allow"),
         ({"layout": "tp=8", "measured": "9s", "keep": ("size",)}, "--keep"),
         ({"run": "absent.sh", "measured": "9s"}, "absent.sh"),
         ({"layout": "tp=8", "measured": "9s", "also": "9s"}, "--also: '9s' has no layout and value"),
@@ -191,6 +193,7 @@ def test_without_a_file_complete_launch_files_are_written(tmp_path: Path) -> Non
         ("X=(\n  --num-layers 8\n)\n", ("--new x",), "X=(\n  --new x\n  --num-layers 8\n)\n"),
         ("[a]\nx = 1 # why\n\n[b]\ny = 2\n", ("a.x = 3", "a.z = true"), "[a]\nx = 3 # why\nz = true\n\n[b]\ny = 2\n"),
         ("[a]\nx = 1\n", ('c.y = "w"', "without a.x"), '[a]\n\n[c]\ny = "w"\n'),
+        ("# run\nexport A=1  # why\nrun --b\n", ("without export A", "export C=2"), "# run\nexport C=2\nrun --b\n"),
         ('{\n  "a": {"x": 1}\n}', ("a.x: 2",), '{\n  "a": {\n    "x": 2\n  }\n}\n'),
     ],
 )
@@ -222,9 +225,33 @@ def test_a_step_that_no_layout_explains_says_so() -> None:
     assert "network" in text.split("Change")[0]
 
 
+def test_a_layout_that_cannot_fit_is_another_than_what_runs() -> None:
+    text = told("llama-3.1-70b", "h100-64", "--layout", "fsdp=64", "--batch", "128", "--measured", "30s")
+    assert re.search(
+        r"but this layout needs \d+ of 79 GiB, so the run is another: check recompu", " ".join(text.split())
+    )
+
+
+def test_a_file_without_a_batch_gets_the_one_that_it_had(tmp_path: Path) -> None:
+    """torchtitan's is the local batch times the ranks, which the layout changes."""
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 16\nseq_len = 8192\n'
+        '[activation_checkpoint]\nmode = "full"\n',
+        encoding="utf-8",
+    )
+    told("h100-64", "--run", str(job), "--measured", "25%", "--write", str(tmp_path / "new"))
+    before, after = read_run(job, world=64), read_run(tmp_path / "new" / "job.toml", world=64)
+    assert before.layout != after.layout
+    assert before.global_batch == after.global_batch == 1024
+    with pytest.raises(BadInput, match="it starts 512 accelerators, the cluster has 64"):
+        weft.tune(cluster="h100-64", run=SCRIPT, measured="9s")
+
+
 def test_settings_that_changed_keep_their_tables() -> None:
     before = "[training]\nbatch = 2\n[parallelism]\ntensor = 8\n# said = 1\n"
     assert changed_settings(before, before) == ()
+    assert changed_settings("export A=1  # why\nexport B=1\n", "export A=2\n") == ("export A=2", "without export B")
     assert changed_settings(before, before.replace("8", "4").replace("batch = 2\n", "")) == (
         "parallelism.tensor = 4",
         "without training.batch",

@@ -88,8 +88,10 @@ def test_stage_3_with_automatic_batch_sizes():
     assert (run.layout.z, run.layout.data, run.layout.offload_optimizer) == (16, 1, True)
     assert (run.precision, run.layout.micro_batch, run.global_batch) == ("fp16", 4, 64)
     assert run.ignored == ("zero_optimization.reduce_bucket_size",)
-    with pytest.raises(BadInput, match="number of accelerators"):
-        deepspeed.read(text)
+    for steps in ("auto", 1):  # DeepSpeed derives the steps from the ranks
+        stated = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": steps} if steps == "auto" else {}
+        with pytest.raises(BadInput, match="number of accelerators"):
+            deepspeed.read(json.dumps(json.loads(text) | stated))
 
 
 def test_what_auto_leaves_to_the_script_is_named(tmp_path):

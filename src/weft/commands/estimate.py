@@ -126,6 +126,10 @@ def run_subject(
     changes = run.changes() | recipe.changes()
     if model is not None:
         own = job_of(model, RecipeOptions(), where.count)
+        if run.model is not None and (run.model.layers, run.model.hidden) != (own.model.layers, own.model.hidden):
+            here, there = (f"{each.layers} layers of {each.hidden:,}" for each in (own.model, run.model))
+            problem = f"it has {there}, but {own.model.name} {here}"
+            raise BadInput(problem, where=path, remedy="leave MODEL out, or name the model of the run")
         job = changed_job(own, changes, origin=own.model.name)
     elif run.model is not None:
         named = replace(run.model, name=Path(path).stem if run.tool == "Megatron-LM" else run.model.name)
@@ -141,7 +145,8 @@ def run_subject(
     if run.ignored:
         assumed.append(f"settings without effect here: {', '.join(run.ignored)}")
     check_layout(job, where.count, run.layout)
-    return Subject(job=replace(job, defaults=tuple(assumed)), cluster=where, layout=run.layout)
+    stack = job.stack or {"torchtitan (TOML)": "torchtitan", "DeepSpeed": "deepspeed"}.get(run.tool)
+    return Subject(job=replace(job, defaults=tuple(assumed), stack=stack), cluster=where, layout=run.layout)
 
 
 def stated_world(path: str) -> int | None:

@@ -56,6 +56,12 @@ RUN_TOOLS = {
     "DeepSpeed": ("deepspeed", "deepspeed"),
 }
 """By what ``read_run`` calls a tool: the format that writes its settings, and the framework whose speed it has."""
+_BATCHES = {
+    "megatron": "--global-batch-size",
+    "torchtitan-toml": "training.global_batch_size",
+    "deepspeed": "train_batch_size",
+}
+"""What sets the batch in each format."""
 _OTHER_SPELLINGS = {
     "--num-layers-per-virtual-pipeline-stage": (
         "--num-virtual-stages-per-pipeline-rank",
@@ -271,7 +277,8 @@ def _measured_s(text: str | float, estimate: Estimate, tokens: float, where: str
     if matched := re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)((?:[eE][+-]?\d+)?)\s*([kK]?)(\D*)", str(text)):
         number, exponent, thousand, unit = matched.groups()
         if isinstance(text, str) and not thousand + unit:
-            raise BadInput(f"{text!r} has no unit", where=where, remedy=f"write {text}s or {text}%")
+            percent = f"{float(number + exponent) * 100:g}" if float(number + exponent) <= 1 else text
+            raise BadInput(f"{text!r} has no unit", where=where, remedy=f"write {text}s or {percent}%")
         for pattern, seconds in _RATES.items():
             if re.fullmatch(pattern, unit.strip(), re.IGNORECASE):
                 value = float(number + exponent) * (1000 if thousand else 1)
@@ -305,8 +312,12 @@ def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[s
         changed = [
             setting
             for setting in changed_settings(before, after)
-            if not setting.startswith("without --") or setting.removeprefix("without ") in text
+            if not setting.startswith("without ") or re.split(r"[. ]", setting)[-1] in text
         ]
+        # A file that does not state its batch would change it with the ranks.
+        batch = _BATCHES[form]
+        if changed and batch.rpartition(".")[2] not in text:
+            changed += [setting for setting in settings_of(after) if setting.startswith(batch)]
         # Where the file says it by another setting, that makes way for the one that is written here.
         for other, (name, names) in _OTHER_SPELLINGS.items():
             if other in text and any(getattr(layout, field) != getattr(subject.layout, field) for field in names):
@@ -359,6 +370,7 @@ def write_change(result: Tuning, run: str | None, folder: str) -> Iterator[str]:
         write_folder(folder, {name: own.encode()})
         yield f"wrote {Path(folder) / name}; what changed:"
         yield from (f"  {line}" for line in lines if not line.startswith("@@"))
+        yield from _by_hand(result, change)
         return
     tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
     made = launch_arguments(tool, result.job, result.cluster, change.estimate.layout)
@@ -367,6 +379,20 @@ def write_change(result: Tuning, run: str | None, folder: str) -> Iterator[str]:
     yield f"wrote {made.file} and job.sbatch in {folder}; start it with sbatch job.sbatch, or on each node:"
     yield f"  {made.command}"
     yield from (f"note: {note}" for note in made.notes)
+
+
+def _by_hand(result: Tuning, change: LayoutChange) -> Iterator[str]:
+    """What a changed file does not do by itself."""
+    before, after = result.expected.layout, change.estimate.layout
+    tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
+    known = launch_arguments(tool, result.job, result.cluster, before).notes
+    notes = launch_arguments(tool, result.job, result.cluster, after).notes
+    yield from (f"note: {note}" for note in notes if note not in known)
+    if (before.x, before.pipeline, before.expert) != (after.x, after.pipeline, after.expert):
+        yield (
+            "note: check that the run still finds its checkpoints, whose folder may be named by the layout, and that"
+            " their format (torch_dist, DCP) loads in another layout"
+        )
 
 
 def _edited(result: Tuning, change: LayoutChange, text: str, name: str) -> str | None:

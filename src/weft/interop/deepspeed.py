@@ -170,6 +170,8 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
     names = (MICRO, STEPS, BATCH, "bf16.enabled", "fp16.enabled")
     if left := [name for name in names if not s.has(name) and name in s.data]:  # as Hugging Face's trainer has it
         notes.append(f"left to the training script (auto): {', '.join(left)}")
+    told = "full, from activation_checkpointing" if layout.recompute == "full" else "none"
+    notes.append(f"recomputation {told} (the model decides)")
     return RunConfiguration(
         tool=TOOL,
         layout=layout,
@@ -185,7 +187,7 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
 
 def _ranks(s: Settings) -> int:
     """Data-parallel ranks from the batch sizes."""
-    if not (s.has(BATCH) and s.has(MICRO)):
+    if not all(map(s.has, (BATCH, MICRO, STEPS))):  # DeepSpeed derives the steps from the ranks
         raise BadInput(
             "the number of accelerators is not in it", where=s.where, remedy="give it, or all three batch settings"
         )

@@ -82,13 +82,21 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     return written
 
 
+_EXPORT = "export "
+
+
 def changed_settings(before: str, after: str) -> tuple[str, ...]:
     """What the second of two launch files sets otherwise than the first, in the tool's own words."""
     known = dict.fromkeys(settings_of(before))
     wanted = dict.fromkeys(settings_of(after))
-    names = {re.split(r"[ =:]", setting)[0] for setting in wanted}
-    dropped = [name for name in (re.split(r"[ =:]", setting)[0] for setting in known) if name not in names]
+    names = set(map(_name, wanted))
+    dropped = [name for name in map(_name, known) if name not in names]
     return (*(setting for setting in wanted if setting not in known), *(f"without {name}" for name in dropped))
+
+
+def _name(setting: str) -> str:
+    """What a setting sets; of a variable with ``export``."""
+    return re.match(rf"({_EXPORT})?[^ =:]+", setting)[0]  # type: ignore[index]
 
 
 def settings_of(text: str) -> Iterator[str]:
@@ -105,7 +113,7 @@ def settings_of(text: str) -> Iterator[str]:
         elif "--" in line:
             yield from (part.strip(" \\") for part in re.split(r"\s(?=--)", f" {line}") if part.startswith("--"))
         elif "=" in line:
-            yield table + line
+            yield table + line.partition("  #")[0]
 
 
 def edited(text: str, settings: Sequence[str]) -> str:
@@ -115,12 +123,22 @@ def edited(text: str, settings: Sequence[str]) -> str:
     lines = text.splitlines(keepends=True)
     for setting in settings:
         name, _, value = setting.removeprefix("without ").partition(" ")
-        if not name.startswith("--"):
+        if f"{name} " == _EXPORT:
+            _edit_exports(lines, value.partition("=")[0], None if setting.startswith("without ") else value)
+        elif not name.startswith("--"):
             table, _, key = name.rpartition(".")
             _edit_toml(lines, table, key, None if setting.startswith("without ") else value.removeprefix("= "))
         else:
             _edit_arguments(lines, name, None if setting.startswith("without ") else value)
     return "".join(lines)
+
+
+def _edit_exports(lines: list[str], name: str, value: str | None) -> None:
+    """Set, add or take out (None) a variable of a script."""
+    lines[:] = [line for line in lines if not re.match(rf"\s*export {name}=", line)]
+    if value is not None:
+        begin = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+        lines.insert(begin, f"{_EXPORT}{value}\n")
 
 
 def _edited_json(text: str, settings: Sequence[str]) -> str:

@@ -281,7 +281,11 @@ def _anchors(estimator: Estimator, runs: Sequence[MeasuredLayout]) -> tuple[Anch
     estimates = estimator.estimates([run.layout for run in runs])
     for run, estimate in zip(runs, estimates, strict=True):
         if run.measured_s < estimate.lower_bound_s:
-            problem = f"{run.measured_s:.3g} s are less than the {estimate.lower_bound_s:.3g} s of all peaks together"
+            times = estimate.lower_bound_s / run.measured_s
+            problem = (
+                f"a step of {run.measured_s:.3g} s is {times:.2f} times as fast as this machine's peaks allow"
+                f" ({estimate.lower_bound_s:.3g} s)"
+            )
             raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
     layouts, measured_s = [run.layout for run in runs], [run.measured_s for run in runs]
     return Anchors(layouts, measured_s, [estimate.iteration_s for estimate in estimates]), estimates[0]

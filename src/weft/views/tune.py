@@ -53,6 +53,12 @@ def verdict(result: Tuning) -> str:
     expected, error = result.expected, None if result.expected.error is None else result.expected.error.error
     now = f"You run at {result.measured_mfu:.0%} MFU ({format_seconds(result.measured_s)} per step)"
     reached = f"{expected.mfu:.0%}{words.estimate_error(expected)}"
+    if expected.memory_bytes > TOO_LARGE * expected.capacity_bytes:
+        need, most = expected.memory_bytes / 2**30, expected.capacity_bytes / 2**30
+        return (
+            f"{now}, but this layout needs {need:.0f} of {most:.0f} GiB, so the run is another: check recomputation,"
+            " ZeRO, offloading and the batch first."
+        )
     if error is not None and abs(result.measured_mfu / expected.mfu - 1.0) <= error:
         text = f"{now}, normal for this layout, which should reach {reached}."
     elif result.slower < 0:
@@ -71,6 +77,8 @@ def verdict(result: Tuning) -> str:
     return f"{text} {'Change' if sure else 'What may gain:'} {_settings(best)}: {_gain(best)}."
 
 
+TOO_LARGE = 1.25
+"""Share of the memory from which on an estimate's error does not explain that the run fits."""
 FAULT = 1.0
 """Share by which a step is longer than expected that is a fault of the machine or the software, not of the layout."""
 OUTSIDE = "network (weft bench), clocks, data loading, kernels"
@@ -86,7 +94,7 @@ def _gain(change: LayoutChange) -> str:
 def _notes(result: Tuning) -> Iterator[str]:
     """What the run's memory says of the inputs, and what changes of the recipe gain."""
     expected = result.expected
-    if not expected.fits:
+    if not expected.fits and expected.memory_bytes <= TOO_LARGE * expected.capacity_bytes:
         need, most = expected.memory_bytes / 2**30, expected.capacity_bytes / 2**30
         yield (
             f"Warning: the run's layout needs {need:.0f} of {most:.0f} GiB by the estimate. Check the layout,"
