@@ -143,6 +143,22 @@ def test_changes_run_fit_gain_and_leave_what_is_kept(free: Tuning) -> None:
     assert len(free.changes[0].settings) > 1
 
 
+def test_nothing_near_the_best_that_the_framework_runs_is_faster(free: Tuning) -> None:
+    """Where it runs none of the best of the space: here those with micro-batches of an even number of rows."""
+
+    def flags(layout: Layout) -> tuple[str, ...] | None:
+        return (str(layout),) if layout.micro_batch % 2 else None
+
+    best = tuned("tp=8,pp=2,recompute=full", 0.5, flags=flags).changes[0]
+    assert free.changes[0].estimate.layout.micro_batch % 2 == 0
+    assert len(best.settings) > 2
+    near = [each for each in neighbours(best.estimate.layout, JOB) if flags(each) and not explain(JOB, 16, each)]
+    seconds, _ = Anchors([free.layout], [0.5], [free.expected.iteration_s]).corrected(
+        near, np.array([each.iteration_s for each in estimate(JOB, CLUSTER, near)])
+    )
+    assert min(seconds) > best.iteration_s * 0.99
+
+
 def test_the_best_layout_has_nothing_to_change(free: Tuning) -> None:
     best = free.changes[0].estimate
     result = tune(JOB, CLUSTER, best.layout, best.iteration_s, space=STANDARD, stack="megatron-core")

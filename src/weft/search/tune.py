@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -252,13 +253,21 @@ def tune(
         stack=stack,
     )
     every = _candidates(layout, job, [*anchors.layouts, *(estimate.layout for estimate in whole.layouts)])
-    candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
-    # 3. Those that run, fit and gain.
-    gaining = _gaining(estimator, Ease(job, cluster, stack, room_bytes), anchors, candidates)
+    ease = Ease(job, cluster, stack, room_bytes)
+    # 3. Those that run, fit and gain.  The framework may run none of the best of the space: then what is one change
+    # away from the best that it runs, as long as that gets better.
+    written, reached = None if flags is None else cache(flags), None
+    while True:
+        kept = (each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))
+        gaining = _gaining(estimator, ease, anchors, [layout, *kept])
+        best = next((each for each in gaining if written and written(each)), None)
+        if best in (None, reached):
+            break
+        reached, every = best, every | dict.fromkeys(neighbours(best, job))
     # 4. Of each number of settings the best, and what the software has beside.
     chosen = [
         *_software_changes(estimator, anchors, software, keep),
-        *_best_of_each(estimator, anchors, gaining, top, flags),
+        *_best_of_each(estimator, anchors, gaining, top, written),
     ]
     changes = tuple(sorted(chosen, key=lambda change: (change.interval[0] < 1.0, -change.speedup)))
     return Tuning(
