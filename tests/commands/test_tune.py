@@ -150,6 +150,12 @@ def test_other_measured_layouts_correct_and_are_proposed_as_measured(tmp_path: P
     rows = tmp_path / "runs.csv"
     rows.write_text('layout,measured\ntp=4,6s\n"tp=4,mbs=2",5.5s\n', encoding="utf-8")
     asked = ("llama-3.2-1b", "h100-8", "tp=8")
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("layout,step\ntp=4,6s\n", encoding="utf-8")
+    with pytest.raises(
+        BadInput, match=r"wrong\.csv: line 1: 'layout' has no layout and value -- write .* a CSV with the"
+    ):
+        weft.tune(*asked, measured="12s", also=(str(wrong),))
     alone = weft.tune(*asked, measured="12s", keep=STAYS)
     by_file = weft.tune(*asked, measured="12s", keep=STAYS, also=(str(rows),))
     by_text = weft.tune(*asked, measured="12s", keep=STAYS, also=("tp=4:6s", "tp=4,mbs=2:5.5s"))

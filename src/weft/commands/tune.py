@@ -201,21 +201,26 @@ def _others(rows: Sequence[str], subject: Subject) -> Iterator[tuple[Layout, str
         if os.path.isfile(row):
             text = read_text(row, where=row, largest=CONFIGURATION_BYTES)
             cells = [[cell.strip() for cell in line if cell.strip()] for line in csv.reader(text.splitlines())]
-            found = [(",".join(line[:-1]), line[-1]) for line in cells if line and line[-1].lower() != "measured"]
+            found = [
+                (f"{row}: line {number}", ",".join(line[:-1]), line[-1])
+                for number, line in enumerate(cells, start=1)
+                if line and line[-1].lower() != "measured"
+            ]
         else:
-            found = [row.rpartition(":")[::2]]
-        for layout, value in found:
-            if not layout:
+            found = [("--also", *row.rpartition(":")[::2])]
+        for where, layout, value in found:
+            if "=" not in layout:
                 remedy = "write LAYOUT:VALUE, as tp=4,pp=4:9.8s, or name a CSV with the columns layout and measured"
-                raise BadInput(f"{row[:60]!r} has no layout and value", where="--also", remedy=remedy)
-            yield layout_of(_like(subject.layout, layout, subject.cluster.count), subject.job, subject.cluster), value
+                raise BadInput(f"{(layout or value)[:60]!r} has no layout and value", where=where, remedy=remedy)
+            like = _like(subject.layout, layout, subject.cluster.count, where)
+            yield layout_of(like, subject.job, subject.cluster), value
 
 
-def _like(run: Layout, text: str, count: int) -> Layout:
+def _like(run: Layout, text: str, count: int, where: str) -> Layout:
     """A layout as a text has it, and what that does not say as the run has it."""
     from weft.layout.text import parse_layout
 
-    partial = parse_layout(text, where="--also")
+    partial = parse_layout(text, where=where)
     values = {
         field.name: getattr(run, field.name) for field in fields(run) if field.name not in ("z", "data", "schedule")
     }

@@ -100,6 +100,10 @@ def _notes(result: Tuning) -> Iterator[str]:
             f"Warning: the run's layout needs {need:.0f} of {most:.0f} GiB by the estimate. Check the layout,"
             " recomputation, ZeRO and the batch"
         )
+    if result.changes:
+        mfu = result.measured_mfu * result.changes[0].speedup
+        if (line := words.published(result.job, result.cluster, mfu)).startswith("Warning"):
+            yield f"{line} of the change"
     if result.recipe:
         gains = [f"{each.name} {each.before} -> {each.after} {each.speedup:.2f}x" for each in result.recipe]
         yield f"If the recipe may change (and the learning rate with it): {', '.join(gains).replace('_', ' ')}"
