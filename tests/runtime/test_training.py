@@ -6,25 +6,23 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import models
 import pytest
+import serial
+import torch
+from compare import worst
+from models import BATCH, MORE, SEQUENCE, layout_of
+from ranks import grid_of
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-import serial  # noqa: E402
-from compare import worst  # noqa: E402
-from models import BATCH, MORE, SEQUENCE, layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Precision  # noqa: E402
-from weft.runtime.layers.decoder import Details  # noqa: E402
-from weft.runtime.run.data import Batches, markov_corpus  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.model.job import Job, Recipe
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Precision
+from weft.runtime.layers.decoder import Details
+from weft.runtime.run.data import Batches, markov_corpus
+from weft.runtime.run.optimizer import AdamSettings
+from weft.runtime.run.session import RunSettings, Session
 
 MODELS = {
     "gpt": replace(models.gpt(layers=1), head_bias=True),

@@ -12,22 +12,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if find_spec("sklearn") is None:
     pytest.skip("the example reads scikit-learn's digits", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-from compare import worst  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import torch.distributed as dist
+from compare import worst
+from ranks import grid_of
+from torch.nn import functional
 
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model.spec import Attention  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.placement import share  # noqa: E402
-from weft.runtime.layers.decoder import Attention4D  # noqa: E402
+from weft.layout.spec import Layout
+from weft.model.spec import Attention
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.placement import share
+from weft.runtime.layers.decoder import Attention4D
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LEARNT = 0.1

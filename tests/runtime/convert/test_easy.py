@@ -6,25 +6,23 @@ import copy
 from collections import Counter
 
 import pytest
+import torch
+from cases import CASES, EASY, Case, Part, assert_states, errors, linear
+from easy_prediction import EasyLayer, easy_collectives
+from models import EVERY, FEW, MORE, OFF, layout_of
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from cases import CASES, EASY, Case, Part, assert_states, errors, linear  # noqa: E402
-from easy_prediction import EasyLayer, easy_collectives  # noqa: E402
-from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
-from torch import nn  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import Issue  # noqa: E402
-from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
-from weft.runtime.convert.roles import Easy, Norm, Whole  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.layout.step import Issue
+from weft.runtime.convert.parallelize import easy_plan, parallelize
+from weft.runtime.convert.roles import Easy, Norm, Whole
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import holdings
+from weft.runtime.measure.trace import on_fake_ranks
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 EXACT = 1e-12
 

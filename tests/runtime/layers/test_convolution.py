@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
+from cases import CASES, CONVOLUTIONS, Part, assert_states, errors
+from models import EVERY, FEW, MORE, OFF, layout_of
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from cases import CASES, CONVOLUTIONS, Part, assert_states, errors  # noqa: E402
-from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
-from torch import nn  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import Issue  # noqa: E402
-from weft.runtime.convert.parallelize import parallelize  # noqa: E402
-from weft.runtime.convert.roles import Head, Normal  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.linear import Conv4D  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.layout.step import Issue
+from weft.runtime.convert.parallelize import parallelize
+from weft.runtime.convert.roles import Head, Normal
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.layers.linear import Conv4D
 
 EXACT = 1e-12
 

@@ -8,30 +8,28 @@ from itertools import product
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import models
 import pytest
-
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-from alive import alive, alive_on  # noqa: E402
-from compare import Run  # noqa: E402
-from models import BATCH, SEQUENCE  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch.distributed.pipelining.schedules import (  # noqa: E402
+import torch
+from alive import alive, alive_on
+from compare import Run
+from models import BATCH, SEQUENCE
+from ranks import grid_of
+from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
-from whole import check  # noqa: E402
+from whole import check
 
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.mesh import coordinates, groups  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.stages import Op, orders  # noqa: E402
-from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.run.pipeline import StepPasses, build_stages, stages_of  # noqa: E402
+from weft.errors import BadInput
+from weft.layout.mesh import coordinates, groups
+from weft.layout.spec import Layout
+from weft.layout.stages import Op, orders
+from weft.model.job import Job, Recipe
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.run.pipeline import StepPasses, build_stages, stages_of
 
 MODELS = {
     "gpt": replace(models.gpt(layers=4), head_bias=True),
