@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from cases import CASES, EASY, Case, Part, assert_states, errors, linear
+from cases import CASES, CONVOLUTIONS, EASY, Case, Part, assert_states, errors, linear
 from easy_prediction import EasyLayer, easy_collectives
 from models import EVERY, FEW, MORE, OFF, layout_of
 from torch import nn
@@ -25,6 +25,8 @@ from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 EXACT = 1e-12
+MODELS = (*EASY, *CONVOLUTIONS)
+"""Of easy mode, and of convolutions with roles."""
 
 
 class WithParameter(nn.Module):
@@ -37,7 +39,7 @@ class WithParameter(nn.Module):
 
 def all_errors(layout):
     """Of every model."""
-    return {f"{case}: {name}": error for case in EASY for name, error in errors(layout, case).items()}
+    return {f"{case}: {name}": error for case in MODELS for name, error in errors(layout, case).items()}
 
 
 def assert_exact(found):
@@ -64,7 +66,7 @@ def test_without_overlap(ranks):
 
 
 def states(layout):
-    for case in EASY:
+    for case in MODELS:
         assert_states(layout, CASES[case])
 
 

@@ -147,17 +147,8 @@ EACH = {
 }
 """Functions of values of three dimensions whose sizes are taken from their shapes."""
 STRICT = {
-    "mask",
-    "mask of rows",
-    "split",
-    "iterate",
-    "iterate over columns",
-    "unknown",
-    "interpolated",
-    "written",
-    "list",
-    "slices",
-    "narrow",
+    *("mask", "mask of rows", "split", "iterate", "iterate over columns", "unknown", "interpolated", "written"),
+    *("list", "slices", "narrow"),
 }
 """Loops and pieces along what is split may be right, and are refused; so is what is unknown."""
 

@@ -12,6 +12,7 @@ import pytest
 import torch.distributed as dist
 from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of
 from ranks import grid_of
+from tests.axonn import REFERENCE_COUNTS
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import coordinates
@@ -139,17 +140,6 @@ REFERENCE = Block(
     attention=Attention(heads=8, kv_heads=8, head_dim=8),
     feed_forward=FeedForward(intermediate=256, gated=False),
 )
-REFERENCE_COUNTS = {
-    (2, 2, 2, 1): (20, 57_344),
-    (2, 2, 1, 2): (12, 45_056),
-    (4, 1, 2, 1): (16, 40_960),
-    (1, 4, 1, 2): (8, 61_440),
-    (1, 1, 8, 1): (12, 61_440),
-    (8, 1, 1, 1): (4, 32_768),
-    (1, 1, 2, 4): (16, 122_880),
-    (2, 1, 2, 2): (20, 69_632),
-}
-"""Collectives and elements of one block by (x, y, z, data)."""
 LINEARS = 4
 
 
