@@ -221,14 +221,6 @@ def test_ranks_with_different_buffers_are_refused(ranks):
 # One rank ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def means(precision="fp64", **degrees):
     """Of one rank; with degrees the first one of a grid that does not run."""
     layout = Layout(**degrees)
