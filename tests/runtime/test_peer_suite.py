@@ -30,7 +30,7 @@ def test_four_ranks():
 
 
 def test_eight_ranks(ranks):
-    """Items 1 to 4 of layers; convolutions are in ``test_convolution``, models in ``test_easy``."""
+    """Items 1 to 4 of layers; convolutions and models are in ``test_easy``."""
     ranks.run(check_linears, [(2, 2, 2, 1)])
 
 
