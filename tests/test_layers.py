@@ -77,7 +77,7 @@ def imported(module: str) -> frozenset[str]:
     for_types = {
         id(inner)
         for node in nodes
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     found = set()

@@ -121,22 +121,19 @@ def test_the_plan_names_the_authors_software() -> None:
     assert "recipe's own" in software("hai-llm", "zero-bubble", job)
 
 
-def test_tpus_are_planned_for_their_own_software(tmp_path) -> None:
-    """Also where a saved plan is estimated again."""
-    found = weft.plan("llama-3.1-8b", "tpu-v5p-16", top=1)
-    assert found.stack == "maxtext"
-    assert weft.plan("llama-3.1-8b", "tpu-v5p-16", top=1, stack="megatron-core").stack == "megatron-core"
+FEW = ("x=8", "pipeline=16", "context=1", "z=1", "mbs=1")
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "fix", "stack"),
+    [("llama-3.1-8b", "tpu-v5p-16", (), "maxtext"), ("llama-3.1-405b", "h100-1024", FEW, "meta-llama")],
+)
+def test_estimates_of_a_plan_take_its_software(model, cluster, fix, stack, tmp_path) -> None:
+    """That of the accelerators or of the recipe; the job of a document says whose constants count."""
+    found = weft.plan(model, cluster, fix=fix, top=1)
+    assert found.stack == json.loads(found.to_json())["stack"] == stack
+    assert weft.plan(model, cluster, fix=fix, top=1, stack="megatron-core").stack == "megatron-core"
     path = tmp_path / "plan.json"
     found.save(path)
-    assert weft.estimate(plan=str(path)).estimate.iteration_s == found.best.iteration_s
-
-
-def test_estimates_of_a_plan_take_its_software(tmp_path) -> None:
-    """The job of a document says whose constants count."""
-    found = weft.plan("llama-3.1-405b", "h100-1024", fix=("x=8", "pipeline=16", "context=1", "z=1", "mbs=1"), top=1)
-    assert found.stack == "meta-llama"
-    path = tmp_path / "plan.json"
-    path.write_text(found.to_json(), encoding="utf-8")
-    assert json.loads(path.read_text())["stack"] == "meta-llama"
     assert weft.estimate(plan=str(path)).estimate.iteration_s == found.best.iteration_s
     assert weft.read(str(path)) == found

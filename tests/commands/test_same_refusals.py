@@ -14,28 +14,9 @@ from weft.estimation import estimate
 from weft.layout import Layout
 
 BAD_LAYOUTS = (
-    "x=3",
-    "zero=7",
-    "zero=3,data=2",
-    "schedule=foo",
-    "recompute=some",
-    "x=0",
-    "x=8,data=7",
-    "x=64,data=1",
-    "pp=3",
-    "pp=64,data=1",
-    "sp",
-    "y=2,sp",
-    "cp=3",
-    "ep=2",
-    "vpp=2",
-    "schedule=zbv,pp=1",
-    "pp=4,vpp=2,mbs=512",
-    "mbs=7",
-    "recompute_layers=3",
-    "order=x/y",
-    "x=2,x=4",
-    "w=3",
+    *("x=3", "zero=7", "zero=3,data=2", "schedule=foo", "recompute=some", "x=0", "x=8,data=7", "x=64,data=1"),
+    *("pp=3", "pp=64,data=1", "sp", "y=2,sp", "cp=3", "ep=2", "vpp=2", "schedule=zbv,pp=1", "pp=4,vpp=2,mbs=512"),
+    *("mbs=7", "recompute_layers=3", "order=x/y", "x=2,x=4", "w=3"),
 )
 BAD_OPTIONS = (
     {"batch": 0},

@@ -175,9 +175,8 @@ def test_the_changed_script_is_the_script_but_for_the_change(tmp_path: Path, of_
     assert read_run(path, world=512).layout == best.estimate.layout
     assert "TP=2" in after, "a variable keeps its name"
     assert len([line for line in before if line not in after]) <= 3
-    other = CliRunner().invoke(
-        cli, ["tune", "h100-512", "--run", SCRIPT, "--measured", "18%", "--write", str(tmp_path)]
-    )
+    arguments = ["tune", "h100-512", "--run", SCRIPT, "--measured", "18%", "--write", str(tmp_path), *SHORT]
+    other = CliRunner().invoke(cli, arguments)
     assert isinstance(other.exception, BadInput), "a folder with other files is left alone"
 
 

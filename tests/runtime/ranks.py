@@ -20,6 +20,8 @@ LIMIT_S = 300.0
 """A case that takes longer hangs."""
 GRACE_S = 5.0
 """When one rank has failed the others have this long to fail too."""
+PRELOADED = ["torch", "weft.runtime.run.session", "pytest", "hypothesis", "transformers.models.llama.modeling_llama"]
+"""What takes seconds to import is imported once for all ranks; what is not installed is left out."""
 
 
 class Ranks:
@@ -62,7 +64,7 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "weft.runtime.run.session"])
+        context.set_forkserver_preload(PRELOADED)
         self._folder = tempfile.TemporaryDirectory(prefix="weft-")
         for rank in range(WORLD):
             ours, theirs = context.Pipe()

@@ -7,21 +7,19 @@ from math import prod
 from types import SimpleNamespace
 
 import pytest
+import torch
+from models import BATCH, DATA_INSIDE
+from ranks import grid_of
+from torch.nn import functional
+from whole import check, job_of
 
-torch = pytest.importorskip("torch")
-
-from models import BATCH, DATA_INSIDE  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from whole import check, job_of  # noqa: E402
-
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.check import check_trainable, explain  # noqa: E402
-from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.layers import attention  # noqa: E402
-from weft.runtime.layers.attention import Core, own_tokens, ring_attention  # noqa: E402
+from weft.errors import BadInput
+from weft.layout.check import check_trainable, explain
+from weft.layout.spec import AXES, Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.layers import attention
+from weft.runtime.layers.attention import Core, own_tokens, ring_attention
 
 FEW = [
     ("llama", Layout(context=2, z=2, x=2, micro_batch=4, sequence_parallel=True)),

@@ -6,16 +6,14 @@ from itertools import product
 from math import prod
 
 import pytest
+import torch
+from models import BATCH, DATA_INSIDE
+from whole import MODELS, check, job_of
 
-torch = pytest.importorskip("torch")
-
-from models import BATCH, DATA_INSIDE  # noqa: E402
-from whole import MODELS, check, job_of  # noqa: E402
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.check import check_runnable, explain  # noqa: E402
-from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.runtime.layers.experts import evenly, grouped_outer, grouped_product  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.check import check_runnable, explain
+from weft.layout.spec import AXES, Layout
+from weft.runtime.layers.experts import evenly, grouped_outer, grouped_product
 
 FEW = [
     ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True)),

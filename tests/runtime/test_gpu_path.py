@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 STEPS = {
     "x, z and ZeRO-1": {"layout": "x=2,z=2,data=2,zero=1", "precision": "bf16", "model": "llama"},
     "LayerNorm over y": {"layout": "x=2,y=2", "precision": "bf16", "model": "gpt"},

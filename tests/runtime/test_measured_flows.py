@@ -6,17 +6,15 @@ import time
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from ranks import grid_of
+from test_training import session
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from test_training import session  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from weft.commands.route import measured  # noqa: E402
-from weft.fabric.families import clos  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
+from weft.commands.route import measured
+from weft.fabric.families import clos
+from weft.layout.spec import Layout
 
 PERIOD_S = 1.0
 STEPS = 18

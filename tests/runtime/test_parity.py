@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import models
 import numpy as np
 import pytest
+import torch
+from compare import Run, solved
+from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-from compare import Run, solved  # noqa: E402
-from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
-
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.run.pipeline import Details, build_stages  # noqa: E402
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.run.pipeline import Details, build_stages
 
 EXACT = 1e-12
 MODELS = {

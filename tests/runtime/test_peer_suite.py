@@ -9,12 +9,9 @@ and ``test_prepare``, which also trains in easy mode.
 from __future__ import annotations
 
 import pytest
+from peers_at_work import check_convolutions, check_linears, check_models, everything, grids
 
-torch = pytest.importorskip("torch")
-
-from peers_at_work import check_convolutions, check_linears, check_models, everything, grids  # noqa: E402
-
-from weft.runtime.run.ranks import run_ranks  # noqa: E402
+from weft.runtime.run.ranks import run_ranks
 
 
 def test_there_are_as_many_grids_as_ways_to_write_the_world():
@@ -33,7 +30,7 @@ def test_four_ranks():
 
 
 def test_eight_ranks(ranks):
-    """Items 1 to 4 of layers; convolutions are in ``test_convolution``, models in ``test_easy``."""
+    """Items 1 to 4 of layers; convolutions and models are in ``test_easy``."""
     ranks.run(check_linears, [(2, 2, 2, 1)])
 
 

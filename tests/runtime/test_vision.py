@@ -12,14 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
+from weft.runtime import AdamSettings, prepare
+
 if find_spec("sklearn") is None:
     pytest.skip("the example reads scikit-learn's digits", allow_module_level=True)
-
-import torch.distributed as dist  # noqa: E402
-
-from weft.runtime import AdamSettings, prepare  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LEARNT = 0.1

@@ -18,14 +18,6 @@ from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import KINDS, Dimension
 
 MIB, GIB, US = 2.0**20, 2.0**30, 1e-6
-NAMES = (
-    "2D-SW_SW",
-    "3D-SW_SW_SW_homo",
-    "3D-SW_SW_SW_hetero",
-    "3D-FC_Ring_SW",
-    "4D-Ring_SW_SW_SW",
-    "4D-Ring_FC_Ring_SW",
-)
 TACOS = [
     ("line", (5, 5), 9606.00),
     ("ring", (8, 8), 5321.00),
@@ -154,9 +146,9 @@ def test_the_order_repeats_itself(seed, active):
 
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
-def test_loads_are_those_of_the_lp(platform, kind):
+def test_loads_are_those_of_the_lp(platform, platforms, kind):
     """The chunks load the dimensions as the best shares do, and the pipeline is full."""
-    for name in NAMES:
+    for name in platforms:
         for latency in ("none", "1 ns") if kind == "all-reduce" else ("none",):
             asked = request(kind, 100 * MIB, platform(name, latency))
             timed = time_schedule(balanced(asked))
@@ -164,9 +156,9 @@ def test_loads_are_those_of_the_lp(platform, kind):
             assert timed.utilization > 0.97
 
 
-def test_latency_is_overlapped_on_the_platforms_of_themis(platform):
+def test_latency_is_overlapped_on_the_platforms_of_themis(platform, platforms):
     """Within 1.5 % of the bound with table 2's latencies."""
-    for name in NAMES:
+    for name in platforms:
         for mib in (100, 1000):
             asked = request("all-reduce", mib * MIB, platform(name))
             seconds = time_schedule(balanced(asked)).time_s

@@ -11,20 +11,18 @@ from math import prod
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from weft.checkpoints import latest, remove_partial, step_folder  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.mesh import coordinates  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.checkpoints import checkpoint  # noqa: E402
-from weft.runtime.checkpoints.checkpoint import Piece, load, read_state, save  # noqa: E402
-from weft.runtime.core.placement import FlatRange, fused, share  # noqa: E402
+from weft.checkpoints import latest, remove_partial, step_folder
+from weft.errors import BadInput
+from weft.layout.mesh import coordinates
+from weft.layout.spec import Layout
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.checkpoints.checkpoint import Piece, load, read_state, save
+from weft.runtime.core.placement import FlatRange, fused, share
 
 PARTS = {"qkv.weight": (8, 4, 4), "out.weight": (12,), "norm.weight": (10,)}
 SHAPES = {"qkv.weight": (16, 12), "out.weight": (12, 8), "norm.weight": (10,)}

@@ -7,18 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from ranks import grid_of
+from test_training import session
 
-torch = pytest.importorskip("torch")
-
-from ranks import grid_of  # noqa: E402
-from test_training import session  # noqa: E402
-
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.checkpoints.checkpoint import Piece, save  # noqa: E402
-from weft.runtime.checkpoints.hub import export  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.placement import FlatRange  # noqa: E402
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.runtime.checkpoints.checkpoint import Piece, save
+from weft.runtime.checkpoints.hub import export
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.placement import FlatRange
 
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 

@@ -7,25 +7,23 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import torch
+from compare import worst
+from models import BATCH, SEQUENCE
+from ranks import grid_of
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from compare import worst  # noqa: E402
-from models import BATCH, SEQUENCE  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model import Job, Recipe, read_config  # noqa: E402
-from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, parts  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.decoder import read_details  # noqa: E402
-from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.pipeline import build_stages  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.model import Job, Recipe, read_config
+from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, parts
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.decoder import read_details
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.pipeline import build_stages
+from weft.runtime.run.session import RunSettings, Session
 
 CLOSE = 1e-5
 SHAPE = {

@@ -6,27 +6,27 @@ import copy
 from collections import Counter
 
 import pytest
+import torch
+from cases import CASES, CONVOLUTIONS, EASY, Case, Part, assert_states, errors, linear
+from easy_prediction import EasyLayer, easy_collectives
+from models import EVERY, FEW, MORE, OFF, layout_of
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from cases import CASES, EASY, Case, Part, assert_states, errors, linear  # noqa: E402
-from easy_prediction import EasyLayer, easy_collectives  # noqa: E402
-from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
-from torch import nn  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import Issue  # noqa: E402
-from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
-from weft.runtime.convert.roles import Easy, Norm, Whole  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.layout.step import Issue
+from weft.runtime.convert.parallelize import easy_plan, parallelize
+from weft.runtime.convert.roles import Easy, Norm, Whole
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import holdings
+from weft.runtime.measure.trace import on_fake_ranks
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 EXACT = 1e-12
+MODELS = (*EASY, *CONVOLUTIONS)
+"""Of easy mode, and of convolutions with roles."""
 
 
 class WithParameter(nn.Module):
@@ -39,7 +39,7 @@ class WithParameter(nn.Module):
 
 def all_errors(layout):
     """Of every model."""
-    return {f"{case}: {name}": error for case in EASY for name, error in errors(layout, case).items()}
+    return {f"{case}: {name}": error for case in MODELS for name, error in errors(layout, case).items()}
 
 
 def assert_exact(found):
@@ -66,7 +66,7 @@ def test_without_overlap(ranks):
 
 
 def states(layout):
-    for case in EASY:
+    for case in MODELS:
         assert_states(layout, CASES[case])
 
 

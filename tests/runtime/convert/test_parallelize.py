@@ -8,29 +8,27 @@ import re
 import warnings
 from importlib import import_module
 
+import plain
 import pytest
+import torch
+import torch.distributed as dist
+from compare import pieces, worst
+from ranks import grid_of
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-import plain  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from compare import pieces, worst  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.checkpoints import checkpoint  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, gather_state_dict, load_state_dict, parallelize  # noqa: E402  # noqa: E402
-from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
-from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, gather_state_dict, load_state_dict, parallelize
+from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.vocabulary import cross_entropy
+from weft.runtime.measure.trace import on_fake_ranks
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 VOCAB, BATCH, SEQUENCE = 53, 16, 6
 TIED = {"lm_head": Head(tied="model.embed_tokens")}
@@ -221,14 +219,6 @@ def test_ranks_with_different_buffers_are_refused(ranks):
 
 
 # One rank ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def means(precision="fp64", **degrees):

@@ -10,18 +10,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import plain
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-import plain  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-import weft.runtime  # noqa: E402
-from weft.errors import BadInput, InDoubt, UnknownName, Unsupported  # noqa: E402
-from weft.runtime import AdamSettings, Head, Norm, Normal, Transposed, Vocabulary, Whole, prepare, run_ranks  # noqa: E402
+import weft.runtime
+from weft.errors import BadInput, InDoubt, UnknownName, Unsupported
+from weft.runtime import AdamSettings, Head, Norm, Normal, Transposed, Vocabulary, Whole, prepare, run_ranks
 
 STEPS, ROWS, VOCABULARY = 3, 16, 56
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,19 +6,17 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
+from ranks import grid_of
+from torch import nn
+from torch.nn import functional as f
 
-torch = pytest.importorskip("torch")
-
-from ranks import grid_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as f  # noqa: E402
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.convert.parallelize import parallelize  # noqa: E402
-from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.split import Split, TensorCut, marked  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.convert.parallelize import parallelize
+from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.split import Split, TensorCut, marked
 
 PLAN = {"up": Normal(), "down": Transposed()}
 DRAWS = SimpleNamespace(trains=False)
@@ -149,17 +147,8 @@ EACH = {
 }
 """Functions of values of three dimensions whose sizes are taken from their shapes."""
 STRICT = {
-    "mask",
-    "mask of rows",
-    "split",
-    "iterate",
-    "iterate over columns",
-    "unknown",
-    "interpolated",
-    "written",
-    "list",
-    "slices",
-    "narrow",
+    *("mask", "mask of rows", "split", "iterate", "iterate over columns", "unknown", "interpolated", "written"),
+    *("list", "slices", "narrow"),
 }
 """Loops and pieces along what is split may be right, and are refused; so is what is unknown."""
 

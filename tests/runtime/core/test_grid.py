@@ -6,27 +6,25 @@ import ast
 import re
 from pathlib import Path
 
+import models
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import DATA_INSIDE, Z_INSIDE
+from ranks import grid_of
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from models import DATA_INSIDE, Z_INSIDE  # noqa: E402
-from ranks import grid_of  # noqa: E402
-
-import weft.runtime  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.mesh import GROUPS, JOINED, coordinates, groups  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import GRID_AXES, Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.linear import Linear4D  # noqa: E402
-from weft.runtime.layers.norm import Norm4D  # noqa: E402
-from weft.runtime.layers.vocabulary import Embedding4D  # noqa: E402
-from weft.runtime.run.pipeline import build_stages  # noqa: E402  # noqa: E402
+import weft.runtime
+from weft.errors import BadInput
+from weft.layout.mesh import GROUPS, JOINED, coordinates, groups
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import GRID_AXES, Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.layers.linear import Linear4D
+from weft.runtime.layers.norm import Norm4D
+from weft.runtime.layers.vocabulary import Embedding4D
+from weft.runtime.run.pipeline import build_stages
 
 PACKAGE = Path(weft.runtime.__file__).parent
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import models
 import pytest
+import serial
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from models import DATA_INSIDE, EVERY, layout_of
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-import serial  # noqa: E402
-from models import DATA_INSIDE, EVERY, layout_of  # noqa: E402
-
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import TILE, Initial, holdings, initialize  # noqa: E402
-from weft.runtime.run.pipeline import build_stages  # noqa: E402
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import TILE, Initial, holdings, initialize
+from weft.runtime.run.pipeline import build_stages
 
 MODEL = models.gpt(layers=4)
 SHAPE = (2 * TILE + 30, TILE + 77)

@@ -5,28 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 
+import models
 import pytest
+import torch
+from compare import Run, pieces, worst
 from hypothesis import given
 from hypothesis import strategies as st
+from models import OFF, layout_of
+from ranks import grid_of
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-from compare import Run, pieces, worst  # noqa: E402
-from models import OFF, layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import GATHERS_AHEAD, SCATTER_USES  # noqa: E402
-from weft.runtime.core.collectives import Collectives  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.overlap import Overlap  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.linear import Linear4D  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.layout.spec import Layout
+from weft.layout.step import GATHERS_AHEAD, SCATTER_USES
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.overlap import Overlap
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.linear import Linear4D
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 MODES = {
     "off": OFF,

@@ -5,11 +5,8 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("torch")
 
 from weft.runtime.core.placement import FlatRange, fused, share
 

@@ -1,14 +1,13 @@
 """Number formats, and the settings of products."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision, numerics  # noqa: E402
-from weft.runtime.layers.linear import Linear4D  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision, numerics
+from weft.runtime.layers.linear import Linear4D
 
 
 def settings():

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import plain
 import pytest
+import torch
+from ranks import WORLD, grid_of
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-import plain  # noqa: E402
-from ranks import WORLD, grid_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
-from weft.runtime.convert.roles import Norm, Normal, Transposed  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import Diverged, check_replicas, holdings  # noqa: E402
-from weft.runtime.core.split import Draws  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize
+from weft.runtime.convert.roles import Norm, Normal, Transposed
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import Diverged, check_replicas, holdings
+from weft.runtime.core.split import Draws
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 GRIDS = (Layout(x=2, y=2, data=2), Layout(y=2, z=2, data=2, zero=1), Layout(x=2, z=2, data=2))
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from compare import worst
+from torch.nn.attention.flex_attention import BlockMask
 
-torch = pytest.importorskip("torch")
-
-from compare import worst  # noqa: E402
-from torch.nn.attention.flex_attention import BlockMask  # noqa: E402
-
-from weft.runtime.layers import attention  # noqa: E402
-from weft.runtime.layers.attention import Core  # noqa: E402
+from weft.runtime.layers import attention
+from weft.runtime.layers.attention import Core
 
 TOKENS = 150
 """More than one block of FlexAttention."""

@@ -6,18 +6,16 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
+from compiled_at_work import CLOSE, MOST_GRAPHS, compared, faked
 
-torch = pytest.importorskip("torch")
-
-from compiled_at_work import CLOSE, MOST_GRAPHS, compared, faked  # noqa: E402
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model import Recipe, resolve_job  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.ranks import run_ranks  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.model import Recipe, resolve_job
+from weft.runtime.core.grid import Grid
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.ranks import run_ranks
+from weft.runtime.run.session import RunSettings, Session
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 

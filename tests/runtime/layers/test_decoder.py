@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import serial
+import torch
+from compare import worst
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-import serial  # noqa: E402
-from compare import worst  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.layers.decoder import Details, Rotary, frequencies, split_heads  # noqa: E402
-from weft.runtime.layers.experts import GatedSilu  # noqa: E402
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.layers.decoder import Details, Rotary, frequencies, split_heads
+from weft.runtime.layers.experts import GatedSilu
 
 
 def random(*shape):

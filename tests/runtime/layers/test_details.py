@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.model import resolve_job  # noqa: E402
-from weft.runtime.layers.decoder import DEFAULTS, Details, in_words, is_config, read_details  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.model import resolve_job
+from weft.runtime.layers.decoder import DEFAULTS, Details, in_words, is_config, read_details
 
 
 def read(tmp_path, **fields):

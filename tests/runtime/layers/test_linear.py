@@ -6,19 +6,17 @@ from collections import Counter
 from contextlib import nullcontext
 
 import pytest
+import torch
+from compare import worst
+from models import FEW, MORE, layout_of
+from ranks import grid_of
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from compare import worst  # noqa: E402
-from models import FEW, MORE, layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from weft.layout.step import Issue  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.placement import fused, share  # noqa: E402
-from weft.runtime.layers.linear import Linear4D  # noqa: E402
-from weft.runtime.layers.norm import Norm4D  # noqa: E402
+from weft.layout.step import Issue
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.placement import fused, share
+from weft.runtime.layers.linear import Linear4D
+from weft.runtime.layers.norm import Norm4D
 
 EXACT = 1e-12
 

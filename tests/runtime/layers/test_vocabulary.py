@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from compare import worst
+from models import DATA_INSIDE, EVERY, Z_INSIDE, layout_of
+from ranks import grid_of
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from compare import worst  # noqa: E402
-from models import DATA_INSIDE, EVERY, Z_INSIDE, layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.placement import share  # noqa: E402
-from weft.runtime.layers import vocabulary  # noqa: E402
-from weft.runtime.layers.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy  # noqa: E402
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.placement import share
+from weft.runtime.layers import vocabulary
+from weft.runtime.layers.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy
 
 EXACT = 1e-12
 TOKENS = 32

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import models
 import numpy as np
 import pytest
+from alive import alive
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-from alive import alive  # noqa: E402
-
-from weft.cluster import calibration, load  # noqa: E402
-from weft.estimation import Estimator, of_runtime  # noqa: E402
-from weft.estimation.frame import StageMemory  # noqa: E402
-from weft.layout.mesh import groups  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.stages import held, most_held, orders  # noqa: E402
-from weft.layout.table import LayoutTable  # noqa: E402
-from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.machine import Precision  # noqa: E402
+from weft.cluster import calibration, load
+from weft.estimation import Estimator, of_runtime
+from weft.estimation.frame import StageMemory
+from weft.layout.mesh import groups
+from weft.layout.spec import Layout
+from weft.layout.stages import held, most_held, orders
+from weft.layout.table import LayoutTable
+from weft.model.job import Job, Recipe
+from weft.runtime.core.machine import Precision
 
 COUNT, STAGES = 8, 4
 SCHEDULES = {

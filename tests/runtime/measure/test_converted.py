@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import plain
 import pytest
+import torch
+from cases import CASES
+from easy_prediction import predict_easy
+from ranks import grid_of
 
-torch = pytest.importorskip("torch")
-
-import plain  # noqa: E402
-from cases import CASES  # noqa: E402
-from easy_prediction import predict_easy  # noqa: E402
-from ranks import grid_of  # noqa: E402
-
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import StepOptions, step_collectives  # noqa: E402
-from weft.model import Attention, Block, BlockRun, FeedForward, Model, Recipe  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, parallelize  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
-from weft.runtime.measure.trace import trace_step  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.layout.spec import Layout
+from weft.layout.step import StepOptions, step_collectives
+from weft.model import Attention, Block, BlockRun, FeedForward, Model, Recipe
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, parallelize
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.vocabulary import cross_entropy
+from weft.runtime.measure.trace import trace_step
+from weft.runtime.run.flat import Flat
 
 VOCAB, BATCH, SEQUENCE, LAYERS = 53, 16, 6, 2
 GRIDS = (

@@ -14,20 +14,18 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from emulation import Emulation, Link, emulated, measure_steps, ring_times
+from models import EVERY, OFF, gpt, layout_of, llama
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from emulation import Emulation, Link, emulated, measure_steps, ring_times  # noqa: E402
-from models import EVERY, OFF, gpt, layout_of, llama  # noqa: E402
-
-import weft.layout.step  # noqa: E402
-from weft.collectives.stages import stage  # noqa: E402
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.collectives import Collectives  # noqa: E402
-from weft.simulation.step import StepTime, predict_step, step_program  # noqa: E402
+import weft.layout.step
+from weft.collectives.stages import stage
+from weft.errors import BadInput, Unsupported
+from weft.layout.spec import Layout
+from weft.model.job import Job, Recipe
+from weft.runtime.core.collectives import Collectives
+from weft.simulation.step import StepTime, predict_step, step_program
 
 LINKS = {
     "x": Link(latency_s=3e-3, bandwidth_Bps=2e6),

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, read_calibration  # noqa: E402
-from weft.cluster.calibration import AttentionTime, constants, write_calibration  # noqa: E402
-from weft.cluster.files import read_cluster  # noqa: E402
-from weft.collectives.cost import Network, collective_s  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
-from weft.estimation.kernels import KernelModel  # noqa: E402
-from weft.layout import Layout  # noqa: E402
-from weft.layout.measured import (  # noqa: E402
+from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, read_calibration
+from weft.cluster.calibration import AttentionTime, constants, write_calibration
+from weft.cluster.files import read_cluster
+from weft.collectives.cost import Network, collective_s
+from weft.errors import BadInput
+from weft.estimation.kernels import KernelModel
+from weft.layout import Layout
+from weft.layout.measured import (
     KINDS,
     Measured,
     MeasuredKind,
@@ -32,12 +29,12 @@ from weft.layout.measured import (  # noqa: E402
     measured_from_json,
     measured_to_json,
 )
-from weft.layout.mesh import spread  # noqa: E402
-from weft.layout.operations import Gemm  # noqa: E402
-from weft.layout.table import LayoutTable  # noqa: E402
-from weft.runtime.measure.timing import DEVICES, accelerator_of, peak_flops, shapes  # noqa: E402
-from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
-from weft.views.validation import cluster_file  # noqa: E402
+from weft.layout.mesh import spread
+from weft.layout.operations import Gemm
+from weft.layout.table import LayoutTable
+from weft.runtime.measure.timing import DEVICES, accelerator_of, peak_flops, shapes
+from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network
+from weft.views.validation import cluster_file
 
 SIZES = tuple(4096 * 4**step for step in range(9))
 LAYOUTS = (

@@ -4,16 +4,15 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator as Validator
 
-torch = pytest.importorskip("torch")
-
-import weft  # noqa: E402
-from weft.commands.app import cli, main  # noqa: E402
-from weft.commands.bench import estimated_bytes  # noqa: E402
-from weft.runtime.measure import selftest  # noqa: E402
-from weft.runtime.run.ranks import gpus  # noqa: E402
+import weft
+from weft.commands.app import cli, main
+from weft.commands.bench import estimated_bytes
+from weft.runtime.measure import selftest
+from weft.runtime.run.ranks import gpus
 
 
 @pytest.mark.slow

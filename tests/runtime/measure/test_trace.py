@@ -7,24 +7,22 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import models
 import pytest
+import torch.distributed as dist
+from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of
+from ranks import grid_of
+from tests.axonn import REFERENCE_COUNTS
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-
-from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.mesh import coordinates  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import step_collectives  # noqa: E402
-from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
-from weft.runtime.core.machine import Precision  # noqa: E402
-from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
-from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import BadInput, Unsupported
+from weft.layout.mesh import coordinates
+from weft.layout.spec import Layout
+from weft.layout.step import step_collectives
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job
+from weft.runtime.core.machine import Precision
+from weft.runtime.measure.trace import extrapolate, trace
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.session import RunSettings, Session
 
 INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
 MODELS = {
@@ -142,17 +140,6 @@ REFERENCE = Block(
     attention=Attention(heads=8, kv_heads=8, head_dim=8),
     feed_forward=FeedForward(intermediate=256, gated=False),
 )
-REFERENCE_COUNTS = {
-    (2, 2, 2, 1): (20, 57_344),
-    (2, 2, 1, 2): (12, 45_056),
-    (4, 1, 2, 1): (16, 40_960),
-    (1, 4, 1, 2): (8, 61_440),
-    (1, 1, 8, 1): (12, 61_440),
-    (8, 1, 1, 1): (4, 32_768),
-    (1, 1, 2, 4): (16, 122_880),
-    (2, 1, 2, 2): (20, 69_632),
-}
-"""Collectives and elements of one block by (x, y, z, data)."""
 LINEARS = 4
 
 

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch")
-
 import weft
 import weft.commands.app
 from weft.arrangement.bundle import read_bundle

@@ -7,21 +7,19 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from models import BATCH, SEQUENCE, layout_of, llama
+from ranks import grid_of
 
-torch = pytest.importorskip("torch")
-
-from models import BATCH, SEQUENCE, layout_of, llama  # noqa: E402
-from ranks import grid_of  # noqa: E402
-
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model import Job, Recipe  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Precision  # noqa: E402
-from weft.runtime.run.data import Batches, Corpus, Shards, byte_corpus, markov_corpus, rows_of, shard_corpus, shuffled  # noqa: E402  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.model import Job, Recipe
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Precision
+from weft.runtime.run.data import Batches, Corpus, Shards, byte_corpus, markov_corpus, rows_of, shard_corpus, shuffled
+from weft.runtime.run.session import RunSettings, Session
 
 
 def counting(length, vocabulary=2**16):

@@ -8,29 +8,27 @@ from collections import Counter
 from dataclasses import replace
 from math import prod
 
+import models
 import pytest
+import serial
+import torch
+from compare import Run, pieces, worst
+from models import layout_of
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-import models  # noqa: E402
-import serial  # noqa: E402
-from compare import Run, pieces, worst  # noqa: E402
-from models import layout_of  # noqa: E402
-from torch import nn  # noqa: E402
-
-from weft.errors import BadInput  # noqa: E402
-from weft.layout import step  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.model import resolve_job  # noqa: E402
-from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.linear import Linear4D  # noqa: E402
-from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer  # noqa: E402
-from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.errors import BadInput
+from weft.layout import step
+from weft.layout.spec import Layout
+from weft.model import resolve_job
+from weft.runtime.convert.parallelize import easy_plan, parallelize
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.linear import Linear4D
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer
+from weft.runtime.run.session import RunSettings, Session
 
 MODEL = replace(models.gpt(), head_bias=True)
 

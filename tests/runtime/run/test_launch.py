@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.run.ranks import VISIBLE, cores, default_device, run_ranks  # noqa: E402
+from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
+from weft.layout.spec import Layout
+from weft.runtime.run.ranks import VISIBLE, cores, default_device, run_ranks
 
 HERE = Path(__file__).parents[1]
 PATIENCE_S = 300

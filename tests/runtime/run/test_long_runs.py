@@ -7,23 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
+import ranks_at_work
+import torch
+from models import layout_of
+from ranks import grid_of
+from test_training import session
 
-torch = pytest.importorskip("torch")
-
-import ranks_at_work  # noqa: E402
-from models import layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from test_training import session  # noqa: E402
-
-import weft  # noqa: E402
-from weft.checkpoints import step_folder, step_folders  # noqa: E402
-from weft.commands import train_rank  # noqa: E402
-from weft.errors import BadInput, WeftError  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.checkpoints import checkpoint  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.run.folder import CheckpointSaving  # noqa: E402
-from weft.runtime.run.ranks import run_ranks  # noqa: E402
+import weft
+from weft.checkpoints import step_folder, step_folders
+from weft.commands import train_rank
+from weft.errors import BadInput, WeftError
+from weft.layout.spec import Layout
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.core.grid import Grid
+from weft.runtime.run.folder import CheckpointSaving
+from weft.runtime.run.ranks import run_ranks
 
 ALONE = Layout(micro_batch=16)
 

@@ -6,10 +6,8 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from weft.errors import BadInput  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, check_finite  # noqa: E402
+from weft.errors import BadInput
+from weft.runtime.run.optimizer import AdamSettings, check_finite
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import plain
 import pytest
+import torch
+from compare import pieces, worst
+from ranks import grid_of
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
 
-torch = pytest.importorskip("torch")
-
-import plain  # noqa: E402
-from compare import pieces, worst  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.optim.lr_scheduler import StepLR  # noqa: E402
-
-from weft.errors import Unsupported  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
-from weft.runtime.convert.roles import Normal, Transposed  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer  # noqa: E402
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize
+from weft.runtime.convert.roles import Normal, Transposed
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import holdings
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer
 
 GRIDS = (Layout(x=2, y=2, data=2, zero=1), Layout(z=2, data=4, zero=1), Layout(x=2, z=2, data=2, zero=0))
 PLAN = {"up": Normal(), "down": Transposed(), "spare": Normal(), "late": Transposed()}

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-torch = pytest.importorskip("torch")
-
-import weft  # noqa: E402
-from weft.interop.kernel_times import read_kernel_times  # noqa: E402
+import weft
+from weft.interop.kernel_times import read_kernel_times
 
 TRAINED = {"steps": 2, "batch": 2, "sequence": 16, "device": "cpu"}
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from models import layout_of
+from ranks import grid_of
+from test_training import session
 
-torch = pytest.importorskip("torch")
-
-from models import layout_of  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from test_training import session  # noqa: E402
-
-from weft.checkpoints import remove_old, step_folder, step_folders  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
-from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.run.session import load_latest  # noqa: E402
+from weft.checkpoints import remove_old, step_folder, step_folders
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.runtime.core.grid import Grid
+from weft.runtime.run.session import load_latest
 
 ALONE = Layout(micro_batch=16)
 

@@ -10,13 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import weft  # noqa: E402
-from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder  # noqa: E402
-from weft.errors import BadInput, MissingExtra  # noqa: E402
-from weft.runtime.checkpoints.checkpoint import save  # noqa: E402
-from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record  # noqa: E402
+import weft
+from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder
+from weft.errors import BadInput, MissingExtra
+from weft.runtime.checkpoints.checkpoint import save
+from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
 
 
 def test_one_run_at_a_time(tmp_path):

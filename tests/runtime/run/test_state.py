@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from weft.codec import encode  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
-from weft.runtime.run.session import RunState  # noqa: E402
+from weft.codec import encode
+from weft.errors import BadInput
+from weft.runtime.run.session import RunState
 
 TABLE = {
     "step": 3,
