@@ -200,8 +200,8 @@ def test_routes_of_an_arrangement_are_those_of_its_jobs(written):
 
 @pytest.mark.skipif(importlib.util.find_spec("altair") is None, reason="charts are an extra")
 def test_the_picture_names_every_host(written):
-    from weft.views.charts.arrangement import seats_chart
-    from weft.views.charts.charts import rendered
+    from weft.views.arrangement import seats_chart
+    from weft.views.charts import rendered
 
     drawn = rendered(seats_chart(written[0]), ".svg").decode()
     assert "prefers-color-scheme:dark" in drawn

@@ -440,8 +440,8 @@ def plan_command(options: RouteOptions, out: RouteOutput) -> None:
     result = route(options=options)
     report(result, out)
     if out.picture is not None:
-        from weft.views.charts.fabric import routes_svg
-        from weft.views.charts.palette import alone
+        from weft.views.charts import alone
+        from weft.views.fabric import routes_svg
 
         deliver(alone(routes_svg([*result.compared, result.plan])), out.picture)
 

@@ -302,7 +302,7 @@ def show_command(folder: str, options: ShowOptions) -> None:
             text = rows_to_csv(rows, names) if options.form == "csv" else json.dumps(plain, indent=1) + "\n"
             deliver(text, options.output)
         if options.chart is not None:
-            from weft.views.charts.sweep import sweep_chart
+            from weft.views.study import sweep_chart
 
             given = {place: getattr(options, place) for place in ("x", "y", "colour", "facet")}
             places: dict[str, Any] = {

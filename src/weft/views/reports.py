@@ -68,7 +68,8 @@ def behind_verdict(blocks: Iterable[Block], *figures: Block) -> Iterator[Block]:
 
 def plan_with_charts(plan: Plan) -> Iterator[Block]:
     """A plan: the verdict, where time and memory go, the layouts, and the trade of memory for time."""
-    from weft.views.charts.layouts import breakdown_chart, pareto_chart
+    from weft.views.breakdown import breakdown_chart
+    from weft.views.ranking import pareto_chart
 
     verdict, *details = plan_view(plan, verbose=True)
     if plan.layouts:
@@ -113,7 +114,7 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
 
 def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
     """An arrangement: the verdict, where jobs run, the tables, and link loads."""
-    from weft.views.charts.arrangement import loads_chart, seats_chart
+    from weft.views.arrangement import loads_chart, seats_chart
 
     seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
     yield from behind_verdict(arrangement_view(result, verbose=True), seats)

@@ -37,21 +37,17 @@ from weft.units import format_seconds
 from weft.validation.runs import runs_of_text, shipped_runs
 from weft.validation.summary import Validation
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
-from weft.views.breakdown import estimate_view
-from weft.views.charts.designs import design_chart
-from weft.views.charts.fabric import fabric_svg
-from weft.views.charts.layouts import breakdown_chart
-from weft.views.charts.schedules import policies_chart
-from weft.views.charts.validation import validation_chart
-from weft.views.collective import schedule_view
+from weft.views.breakdown import breakdown_chart, estimate_view
+from weft.views.collective import policies_chart, schedule_view
 from weft.views.comparison import comparison_view
-from weft.views.design import design_view
+from weft.views.design import design_chart, design_view
+from weft.views.fabric import fabric_svg
 from weft.views.files import rows_to_csv
 from weft.views.html import to_html
 from weft.views.ranking import launch_view
 from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
 from weft.views.tune import tune_view
-from weft.views.validation import validation_view
+from weft.views.validation import validation_chart, validation_view
 from weft.web.questions import Field, Group, Page, PageRequest, Progress, cluster_of_text, fields_of, job_of_text
 
 FACTORS = {
