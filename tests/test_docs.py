@@ -33,7 +33,7 @@ from weft import codec, validate
 from weft.cluster.calibration import Calibration, constants
 from weft.cluster.files import AcceleratorEntry, ClusterFile, TierEntry
 from weft.commands.app import main
-from weft.commands.points import VERBS, cluster_axes, computation
+from weft.commands.sweep import VERBS, cluster_axes, computation
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.trust import covered, shipped_runs
 from weft.layout.check import CODES, REASONS

@@ -23,7 +23,7 @@ from weft.commands.app import main
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import Phases
-from weft.simulation.iteration.full import Graph
+from weft.simulation.iteration.simulate import Graph
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "site.toml"
 

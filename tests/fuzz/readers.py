@@ -289,8 +289,7 @@ def read_tables(raw: bytes, _: Path) -> object:
 def tables() -> list[str | bytes]:
     from weft.fabric.paths import routes
     from weft.interop.ibnetdiscover import read
-    from weft.interop.lid_tables import lid_tables
-    from weft.interop.opensm import table_text
+    from weft.interop.opensm import lid_tables, table_text
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
@@ -566,10 +565,10 @@ of_file(
     world=64,
     vocab=1000,
 )
-of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.torchtitan_toml.read", "toml", words(TORCHTITAN), world=16)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",

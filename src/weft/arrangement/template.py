@@ -1,7 +1,7 @@
 """The iteration of a job by rank: phases of computation and communication, ready to be put on any hosts.
 
-The phases are those of the flow-level simulation of one iteration (``weft.simulation.iteration.full``), built once on
-a 1:1 rail-optimized network of the job's own size.  Phases whose flows all stay inside hosts become delays: what
+The phases are those of the flow-level simulation of one iteration (``weft.simulation.iteration.simulate``), built once
+on a 1:1 rail-optimized network of the job's own size.  Phases whose flows all stay inside hosts become delays: what
 they take there does not depend on where the hosts are.  Large jobs are one burst of all their bytes and a pause
 (``weft.simulation.routes.traffic``), as ``weft route`` sees them.
 """

@@ -183,8 +183,7 @@ def measured(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
 def traffic_of(options: TrafficOptions, *more: JobTraffic) -> RoutedTraffic:
     """The fabric and all traffic."""
     from weft.interop.flow_tables import read_csv
-    from weft.routing.generate import generate
-    from weft.routing.traffic import merged
+    from weft.routing.traffic import generate, merged
 
     if options.job and options.cluster is None and not options.plan:
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")

@@ -102,9 +102,9 @@ TRACES = _of(
 )
 LAYOUTS = _of(
     "layout",
-    ("megatron", "Megatron-LM", "interop.megatron_script:read", "interop.megatron:write"),
-    ("torchtitan", "torchtitan", "interop.torchtitan_toml:read", "interop.torchtitan:write"),
-    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan_toml:write"),
+    ("megatron", "Megatron-LM", "interop.megatron:read", "interop.megatron:write"),
+    ("torchtitan", "torchtitan", "interop.torchtitan:read", "interop.torchtitan:write"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan:write_toml"),
     ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
     ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
     ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),

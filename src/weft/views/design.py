@@ -9,8 +9,7 @@ from weft.errors import BadInput
 from weft.fabric.cost import BOARD, PARTS
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
-from weft.search.design import AS_FAST, DRAWS
-from weft.search.turning import LEAST, MOST, MOST_USD_PER_KWH
+from weft.search.design import AS_FAST, DRAWS, LEAST, MOST, MOST_USD_PER_KWH
 from weft.units import counted, format_count, format_seconds, format_si, listed
 from weft.views import words
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, cell, headline, notes
@@ -33,8 +32,15 @@ from weft.views.charts import (
 
 if TYPE_CHECKING:
     from weft.layout import Layout
-    from weft.search.design import ComponentFailure, Design, DesignStudy, PartsFailed
-    from weft.search.turning import Candidate, PriceTurns, TurningPoint
+    from weft.search.design import (
+        Candidate,
+        ComponentFailure,
+        Design,
+        DesignStudy,
+        PartsFailed,
+        PriceTurns,
+        TurningPoint,
+    )
 
 
 def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]:

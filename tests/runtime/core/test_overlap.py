@@ -21,8 +21,7 @@ from torch.nn import functional  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import GATHERS_AHEAD, SCATTER_USES  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
-from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.overlap import Overlap  # noqa: E402
+from weft.runtime.core.machine import Machine, Overlap, Precision  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
