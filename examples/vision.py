@@ -16,8 +16,7 @@ from weft.layout import Layout
 from weft.model.spec import Attention, FeedForward
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import holdings
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import holdings, share
 from weft.runtime.layers.decoder import Attention4D
 from weft.runtime.layers.experts import FeedForward4D
 from weft.runtime.layers.linear import Conv4D

@@ -25,8 +25,7 @@ from torch.nn import functional  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.spec import Attention  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.placement import share  # noqa: E402
+from weft.runtime.core.parameters import holdings, share  # noqa: E402
 from weft.runtime.layers.decoder import Attention4D  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -24,9 +24,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from weft.arrangement.clock import Assignment, Clock, Hosts, ended_s, epochs, settled
+from weft.arrangement.clock import RATES, Assignment, Clock, Hosts, Objective, ended_s, epochs, settled
 from weft.arrangement.cuts import FabricCuts, least_cut
-from weft.arrangement.objective import RATES, Objective
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration

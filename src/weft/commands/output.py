@@ -36,9 +36,9 @@ def deliver(text: str, output: str | None) -> None:
 
 def tell_of_compiling() -> None:
     """Let people know why a first run takes longer."""
-    from weft.solvers import compiling
+    from weft import solvers
 
-    compiling.listener = partial(click.echo, err=True)
+    solvers.listener = partial(click.echo, err=True)
 
 
 def check_chart(path: str, option: str) -> None:

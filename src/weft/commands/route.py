@@ -129,7 +129,7 @@ def jobs_of(options: TrafficOptions, result: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, by default one job after the other on the accelerators."""
     from weft.fabric.placement import Placement
     from weft.model import resolve_job
-    from weft.simulation.routes.traffic import planned_traffic
+    from weft.simulation.iteration.evaluator import planned_traffic
 
     parts: list[JobTraffic] = []
     free = 0

@@ -98,9 +98,9 @@ def simulate(
 def _iteration(subject: Subject, options: SimulateOptions, *, planned: bool) -> IterationReport:
     """One iteration of a job; ``planned``: with the layout that ``weft plan`` recommends."""
     from weft.reliability.job import USUAL_HOST, part_name
+    from weft.simulation.iteration.evaluator import planned_routes
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
-    from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
     fabric, constants = fabric_of(options.fabric, where, options.radix), constants_of(options, where, job)

@@ -78,13 +78,13 @@ ROUTES = _of(
     ),
     ("frr", "FRR configurations of switches: static routes by destination, BGP", "", "interop.frr:write"),
     ("roce-csv", "RoCEv2 UDP source ports by queue pair", "", "interop.roce:write", "roce-ports.csv"),
-    ("nccl", "/etc/nccl.conf", "", "interop.nccl_env:write", "nccl.conf"),
+    ("nccl", "/etc/nccl.conf", "", "interop.nccl:write_environment", "nccl.conf"),
     ("json", "every flow's path", "interop.routes_json:read", "interop.routes_json:write", "routes.json"),
 )
 SCHEDULES = _of(
     "schedule",
     ("msccl", "MSCCL XML", "", "interop.msccl:write_msccl"),
-    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
+    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl:write_tuner"),
     ("astra-network", "ASTRA-sim network.yml", "interop.astra:read_network", "interop.astra:write_network"),
     ("astra-system", "ASTRA-sim system file", "interop.astra:read_system", "interop.astra:write_system"),
     ("chakra", "Chakra execution traces", "interop.chakra:read_trace", "interop.chakra:write_traces"),

@@ -28,8 +28,8 @@ from weft.search.enumeration import STANDARD, Space
 from weft.search.goodput import DegradedNetwork, FailureTerms, goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
+from weft.simulation.iteration.evaluator import Evaluator
 from weft.simulation.iteration.simulate import simulate_iteration
-from weft.simulation.routes.evaluator import Evaluator
 
 # Turning points ------------------------------------------------------------------------------------------------
 # What the advice of a design study depends on: where a price, an oversubscription or a routing turns it.

@@ -24,7 +24,7 @@ from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import Piece, load, read_state, save  # noqa: E402
-from weft.runtime.core.placement import FlatRange, fused, share  # noqa: E402
+from weft.runtime.core.parameters import FlatRange, fused, share  # noqa: E402
 
 PARTS = {"qkv.weight": (8, 4, 4), "out.weight": (12,), "norm.weight": (10,)}
 SHAPES = {"qkv.weight": (16, 12), "out.weight": (12, 8), "norm.weight": (10,)}

@@ -18,7 +18,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import Piece, save  # noqa: E402
 from weft.runtime.checkpoints.hub import export  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.placement import FlatRange  # noqa: E402
+from weft.runtime.core.parameters import FlatRange  # noqa: E402
 
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from weft.runtime.core.placement import FlatRange, fused, share
+from weft.runtime.core.parameters import FlatRange, fused, share
 
 DEGREES = st.sampled_from([1, 2, 3, 4])
 

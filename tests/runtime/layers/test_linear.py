@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.placement import fused, share  # noqa: E402
+from weft.runtime.core.parameters import fused, share  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.layers.norm import Norm4D  # noqa: E402
 

@@ -17,7 +17,7 @@ from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.placement import share  # noqa: E402
+from weft.runtime.core.parameters import share  # noqa: E402
 from weft.runtime.layers import vocabulary  # noqa: E402
 from weft.runtime.layers.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy  # noqa: E402
 
