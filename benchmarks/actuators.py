@@ -22,13 +22,12 @@ import numpy as np
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.fabric.spec import Fabric
-from weft.interop.lid_tables import path_colours
+from weft.interop.opensm import path_colours
 from weft.routing.bound import closed_bound
 from weft.routing.choice import links_of
-from weft.routing.generate import generate
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS
-from weft.routing.traffic import JobTraffic, job_traffic, merged
+from weft.routing.traffic import JobTraffic, generate, job_traffic, merged
 
 FOUR = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4))
 SINGLE = ("BLOOM", "GPT_3", "LLaMA2_70B")

@@ -18,11 +18,10 @@ import numpy as np
 from weft.fabric.families.clos import two_layers
 from weft.fabric.spec import Fabric
 from weft.routing.controller import Controller, Event
-from weft.routing.generate import generate
 from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.telemetry import LinkSample
-from weft.routing.traffic import JobTraffic
+from weft.routing.traffic import JobTraffic, generate
 
 MOST_JOBS = 10
 ILP_LIMIT_S = 60.0

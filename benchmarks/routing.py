@@ -27,10 +27,9 @@ from weft.fabric.build import start
 from weft.fabric.families.clos import ClosShape, two_layers, wire
 from weft.fabric.spec import Fabric
 from weft.routing.bound import closed_bound
-from weft.routing.generate import generate
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
-from weft.routing.traffic import JobTraffic, job_traffic
+from weft.routing.traffic import JobTraffic, generate, job_traffic
 from weft.routing.ways import climbs
 from weft.solvers import lp
 

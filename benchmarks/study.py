@@ -26,7 +26,7 @@ from typing import Any
 
 import bench
 
-from weft.commands import points as verbs
+from weft.commands import sweep as verbs
 from weft.studies.run import BATCH_S, StudyRun, StudyState
 from weft.studies.runners import runner
 from weft.studies.study import Points, study_from_dict

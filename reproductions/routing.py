@@ -21,11 +21,10 @@ import weft
 from weft.fabric.families.clos import two_layers
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
-from weft.routing.generate import generate
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS
-from weft.routing.traffic import JobTraffic
+from weft.routing.traffic import JobTraffic, generate
 from weft.simulation.flows.engine import Simulation, run
 
 JOBS = {

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from weft.solvers import compiling
+from weft import solvers
 
 MOST_WORKERS = 8
 
 # Whether a test is the first to use a kernel depends on the tests before it; its output must not.
-compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))
+solvers.heard.update((solvers.FOR_GOOD, solvers.FOR_NOW))
 
 settings.register_profile(
     "repeatable",

@@ -29,11 +29,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from weft import codec, validate
+from weft import codec, solvers, validate
 from weft.cluster.calibration import Calibration, constants
 from weft.cluster.files import AcceleratorEntry, ClusterFile, TierEntry
 from weft.commands.app import main
-from weft.commands.points import VERBS, cluster_axes, computation
+from weft.commands.sweep import VERBS, cluster_axes, computation
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.trust import covered, shipped_runs
 from weft.layout.check import CODES, REASONS
@@ -43,7 +43,6 @@ from weft.model.megatron_args import _REFUSED
 from weft.reliability.classes import FailureClass, FailureFile
 from weft.reliability.renewal import Recovery
 from weft.search import SPACES
-from weft.solvers import compiling
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -467,7 +466,7 @@ def test_differences_are_seen() -> None:
 
 
 def _refresh() -> None:
-    compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))  # as conftest.py does
+    solvers.heard.update((solvers.FOR_GOOD, solvers.FOR_NOW))  # as conftest.py does
     for path in (path for path in PAGES if path.stem in sys.argv[1:] or not sys.argv[1:]):
         old = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "work"):

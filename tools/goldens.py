@@ -94,9 +94,9 @@ def import_libraries() -> None:
     import rich.console  # noqa: F401
 
     import weft.commands.app  # noqa: F401
-    from weft.solvers import compiling
+    from weft import solvers
 
-    compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))
+    solvers.heard.update((solvers.FOR_GOOD, solvers.FOR_NOW))
 
 
 def fork(work: Callable[[], int]) -> int:

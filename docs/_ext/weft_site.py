@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 from weft.commands.app import cli
-from weft.commands.schema import SCHEMAS, schema
+from weft.commands.info import SCHEMAS, schema
 
 
 def draw_inline(writer: HTML5Translator, node: nodes.math) -> None:

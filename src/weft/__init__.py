@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from weft.commands.design import design
     from weft.commands.estimate import estimate, goodput
     from weft.commands.fabric import bill_of_materials, check_fabric
+    from weft.commands.info import schema
     from weft.commands.plan import plan
     from weft.commands.read import read, read_plan
     from weft.commands.report import make_report
     from weft.commands.route import audit_routes, route
     from weft.commands.schedule import schedule
-    from weft.commands.schema import schema
     from weft.commands.simulate import simulate
     from weft.commands.sweep import sweep
     from weft.commands.train import train
@@ -54,6 +54,7 @@ _HOME = {
     "make_report": "weft.commands.report",
     "read_cluster": "weft.cluster.files",
     "read_plan": "weft.commands.read",
+    "schema": "weft.commands.info",
 }
 """Where public names live that are not those of a command's module."""
 _RENAMED = {"resolve_cluster": "resolve"}

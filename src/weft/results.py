@@ -19,7 +19,7 @@ class Result(Document, ABC):
     """Base of the results of Weft's commands.
 
     A subclass gives ``to_dicts``, and ``DOCUMENT`` where its document is not all its fields (``weft.codec``); its
-    dataclass must leave ``__repr__`` to this class (``repr=False``).  ``weft.views.results`` has its view and chart.
+    dataclass must leave ``__repr__`` to this class (``repr=False``).  ``weft.views`` has its view and chart.
     """
 
     __slots__ = ()
@@ -98,4 +98,4 @@ def columns_of(result: Result, rows: Sequence[Mapping[str, Any]]) -> tuple[str, 
 
 def _views() -> Any:
     """How results look.  Views are above the results, so they are imported only when one is shown."""
-    return import_module("weft.views.results")
+    return import_module("weft.views")

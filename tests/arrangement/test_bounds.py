@@ -5,11 +5,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from weft.arrangement.certificate import certify
+from weft.arrangement.certificate import ENUMERATED, _crossing, certify
 from weft.arrangement.clock import Clock
-from weft.arrangement.counts import ENUMERATED, _crossing
 from weft.arrangement.cuts import cuts_of
-from weft.arrangement.place import as_given
+from weft.arrangement.search import as_given
 from weft.arrangement.template import template
 
 WINDOW = 1e-2

@@ -23,7 +23,7 @@ from weft.commands.app import main
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import Phases
-from weft.simulation.iteration.full import Graph
+from weft.simulation.iteration.simulate import Graph
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "site.toml"
 
@@ -200,8 +200,8 @@ def test_routes_of_an_arrangement_are_those_of_its_jobs(written):
 
 @pytest.mark.skipif(importlib.util.find_spec("altair") is None, reason="charts are an extra")
 def test_the_picture_names_every_host(written):
-    from weft.views.charts.arrangement import seats_chart
-    from weft.views.charts.charts import rendered
+    from weft.views.arrangement import seats_chart
+    from weft.views.charts import rendered
 
     drawn = rendered(seats_chart(written[0]), ".svg").decode()
     assert "prefers-color-scheme:dark" in drawn

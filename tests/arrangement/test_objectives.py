@@ -7,8 +7,8 @@ import pytest
 
 import weft
 from weft.arrangement.certificate import certify
+from weft.arrangement.clock import Objective
 from weft.arrangement.cuts import cuts_of
-from weft.arrangement.objective import Objective
 from weft.arrangement.search import Search
 from weft.errors import BadInput, NothingFeasible
 from weft.model import model_flops

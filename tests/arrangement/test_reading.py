@@ -10,8 +10,8 @@ import pytest
 
 import weft
 from weft.arrangement.bundle import Arrangement, arrangement_of
-from weft.arrangement.objective import RATES
-from weft.arrangement.place import as_given
+from weft.arrangement.clock import RATES
+from weft.arrangement.search import as_given
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.errors import BadInput

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from weft.arrangement.clock import Clock
-from weft.arrangement.place import as_given
 from weft.arrangement.schedule import (
     BINS,
     MISFIT,
@@ -28,6 +27,7 @@ from weft.arrangement.schedule import (
     sent,
     turned,
 )
+from weft.arrangement.search import as_given
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.model.job import model_flops

@@ -11,8 +11,7 @@ import pytest
 from weft.arrangement.certificate import certify, one_after_another
 from weft.arrangement.clock import Clock
 from weft.arrangement.cuts import cuts_of, least_cut
-from weft.arrangement.place import as_given
-from weft.arrangement.search import Search
+from weft.arrangement.search import Search, as_given
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.validation.fit import prior_tables

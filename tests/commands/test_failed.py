@@ -12,7 +12,7 @@ from weft.commands.shared import cluster_of
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.catalogue import for_cluster
 from weft.reliability.classes import failures_from_toml, preset
-from weft.reliability.parts import broken, drawn_failures, parts_of, stranded_accelerators
+from weft.reliability.job import broken, drawn_failures, parts_of, stranded_accelerators
 
 FAT_TREE = {"fabric": "fat-tree", "radix": 16}
 BOOK = """

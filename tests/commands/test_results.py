@@ -32,8 +32,8 @@ from weft.commands.train import TrainOptions
 from weft.commands.validate import ValidateOptions
 from weft.errors import BadInput, MissingExtra, UnknownName
 from weft.results import Result, columns_of
+from weft.views import VIEWS, view_of
 from weft.views.files import rows_to_csv
-from weft.views.results import VIEWS, view_of
 from weft.views.terminal import to_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

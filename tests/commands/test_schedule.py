@@ -127,13 +127,13 @@ def test_a_workload_hears_chunks_active_and_order(weft: Run) -> None:
 
 def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
     """The trace names the group, the file its ranks: 1 GB in four neighbours on a switch of 8."""
-    from weft.interop import chakra_schema
+    from weft.interop import chakra
 
-    node = chakra_schema.schema().node(name="reduce", type=chakra_schema.COLLECTIVE)
+    node = chakra.schema().node(name="reduce", type=chakra.COLLECTIVE)
     node.attr.add(name="comm_type").int64_val = 0
     node.attr.add(name="comm_size").int64_val = 10**9
     node.attr.add(name="pg_name").string_val = "1"
-    (tmp_path / "trace.0.et").write_bytes(chakra_schema.encode([node]))
+    (tmp_path / "trace.0.et").write_bytes(chakra.encode_messages([node]))
     groups = tmp_path / "groups.json"
     groups.write_text('{"1": [0, 1, 2, 3]}')
     trace = ("schedule", "--workload", str(tmp_path / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator as Validator
 
 import weft
-from weft.commands.schema import SCHEMAS
+from weft.commands.info import SCHEMAS
 from weft.errors import MissingExtra, UnknownName
 from weft.results import Result
 

@@ -17,7 +17,7 @@ import weft
 from weft.cluster.catalogue import with_domain
 from weft.cluster.files import parameters, with_parameters
 from weft.commands.app import cli
-from weft.commands.points import VERBS, cluster_at, computation, compute
+from weft.commands.sweep import VERBS, cluster_at, computation, compute
 from weft.errors import BadInput, WeftError
 from weft.views.study import study_verdict
 from weft.views.words import told

@@ -16,7 +16,7 @@ from weft.commands.tune import _measured_s
 from weft.errors import BadInput
 from weft.interop.launch import changed_settings, edited, launch_arguments, read_run
 from weft.search.tune import Tuning
-from weft.views.results import view_of
+from weft.views import view_of
 from weft.views.terminal import to_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

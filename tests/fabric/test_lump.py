@@ -13,7 +13,7 @@ from weft.fabric import Fabric
 from weft.fabric.catalogue import for_cluster, kinds
 from weft.fabric.lump import lumped, trunked
 from weft.fabric.paths import routes
-from weft.reliability.parts import stranded_accelerators
+from weft.reliability.job import stranded_accelerators
 from weft.routing.ways import climbs
 from weft.simulation.flows.symmetry import transfer
 

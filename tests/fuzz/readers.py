@@ -213,7 +213,7 @@ of_text("interop.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPEN
 of_text("interop.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
 of_text("interop.cabling.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
 of_text("interop.slurm_topology.read", "yaml", lambda: SLURM_TREES() + fabrics("slurm")())
-of_text("interop.slurm_queue.read", "json", SLURM_QUEUES)
+of_text("interop.slurm.read_queue", "json", SLURM_QUEUES)
 of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
 of_file(
     "fabric.placement.read_placement",
@@ -289,8 +289,7 @@ def read_tables(raw: bytes, _: Path) -> object:
 def tables() -> list[str | bytes]:
     from weft.fabric.paths import routes
     from weft.interop.ibnetdiscover import read
-    from weft.interop.lid_tables import lid_tables
-    from weft.interop.opensm import table_text
+    from weft.interop.opensm import lid_tables, table_text
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
@@ -301,7 +300,7 @@ def tables() -> list[str | bytes]:
 
 add("interop.opensm.read_tables", read_tables, "text", tables)
 of_text("interop.routes_json.read_paths", "text", words(PATHS), clos)
-of_text("interop.nccl_env.lint", "text", exported("nccl_env.write"))
+of_text("interop.nccl.lint_environment", "text", exported("nccl.write_environment"))
 of_text(
     "interop.roce.read_probes",
     "text",
@@ -422,8 +421,8 @@ def calibrations(raw: bytes, folder: Path) -> object:
 
 
 def pasted_cluster(raw: bytes, folder: Path) -> object:
-    texts = called("web.questions.Texts")(folder)
-    return called("web.questions.cluster_of_text")(texts.find("cluster", texts.keep("cluster", decoded(raw))))
+    texts = called("web.pages.Texts")(folder)
+    return called("web.pages.cluster_of_text")(texts.find("cluster", texts.keep("cluster", decoded(raw))))
 
 
 def systems(raw: bytes, folder: Path) -> object:
@@ -457,12 +456,12 @@ of_file("model.huggingface.read_config", "json", configurations, file="config.js
 of_file("model.huggingface.read_config_noted", "json", configurations, file="config.json", stand_in=True)
 of_text("model.catalogue.load", "text", words("gpt2", "llama-3.1-8b", "deepseek-v3"))
 of_text("model.resolve.config_job", "json", configurations, where="given")
-add("web.questions.Texts.find web.questions.cluster_of_text", pasted_cluster, "toml", CLUSTERS)
+add("web.pages.Texts.find web.pages.cluster_of_text", pasted_cluster, "toml", CLUSTERS)
 add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", *scripts()])
 of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
 of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
-of_text("model._script.read", "text", lambda: scripts() + SCRIPTS(), where="run.sh")
+of_text("model.megatron_args.read_script", "text", lambda: scripts() + SCRIPTS(), where="run.sh")
 of_file("runtime.layers.decoder.read_details", "json", trained)
 of_text("cluster.files.parse_latency", "text", words("1 us", "5e-6"), where="x")
 of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "multi-plane-4 1.5:1"))
@@ -566,10 +565,10 @@ of_file(
     world=64,
     vocab=1000,
 )
-of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.torchtitan_toml.read", "toml", words(TORCHTITAN), world=16)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -627,7 +626,7 @@ STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster"
 
 
 def computation_of_verbs() -> Any:
-    return called("commands.points.computation")
+    return called("commands.sweep.computation")
 
 
 def sweep_of_state(raw: bytes, folder: Path) -> object:
@@ -709,7 +708,7 @@ def packed() -> list[str | bytes]:
 of_text("interop.astra.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
 of_text("interop.astra.read_system", "json", from_tests(ASTRA, "system()"))
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
-of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKRA, file="a.0.et", **RATES)
+of_file("interop.chakra.read_trace interop.chakra.decode_messages", "bytes", CHAKRA, file="a.0.et", **RATES)
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
 of_file("interop.torch_records.read_events", "bytes", packed, where="given")
 of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
@@ -754,7 +753,7 @@ def checkpoint() -> dict[str, bytes]:
     import torch
 
     from weft.runtime.checkpoints.checkpoint import Piece, save
-    from weft.runtime.core.placement import FlatRange
+    from weft.runtime.core.parameters import FlatRange
 
     place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     with TemporaryDirectory() as folder:

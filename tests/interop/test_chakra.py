@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
-from weft.interop import chakra, chakra_schema
+from weft.interop import chakra
 from weft.interop.chakra import read_groups, read_trace, write_traces
 from weft.model.workload import Communication, Task
 
@@ -354,7 +354,7 @@ def test_empty_metadata_is_metadata():
     [
         (chakra, "LARGEST_TRACE_BYTES", 20, "is larger than 20 bytes"),
         (chakra, "MOST_WAITS", 5, "more than 5 dependencies"),
-        (chakra_schema, "MOST_NODES", 3, "more than 3 nodes"),
+        (chakra, "MOST_NODES", 3, "more than 3 nodes"),
     ],
 )
 def test_what_is_too_large(monkeypatch, module, name, limit, words):
@@ -375,7 +375,7 @@ def test_sizes_that_cannot_be_used():
 def test_without_protobuf(monkeypatch):
     raw = trace(node(1, COMPUTE, micros=1))
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
-    chakra_schema.schema.cache_clear()
+    chakra.schema.cache_clear()
     with pytest.raises(MissingExtra, match=r"weft\[chakra\]"):
         read(raw)
     monkeypatch.undo()

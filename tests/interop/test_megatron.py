@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.errors import BadInput, Unsupported
-from weft.interop import megatron, megatron_script
+from weft.interop import megatron
 from weft.interop.launch import read_run
 from weft.interop.megatron import pattern
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
@@ -123,7 +123,7 @@ def test_a_launch_file_reads_back_as_the_whole_plan(
     written = expressed(megatron.write, Job(model=model, recipe=recipe), cluster, layout)
     if not written:
         return
-    run = megatron_script.read(written.text)
+    run = megatron.read(written.text)
     assert run.world == layout.world
     assert run.changes() == RecipeChanges(**{field.name: getattr(recipe, field.name) for field in fields(Recipe)})
     moe = any(kind.moe for kind in model.kinds)
@@ -175,7 +175,7 @@ def test_stage_layout_unrolls_to_the_planned_split(layers, chunks):
     assert found == counts
     assert symbols.startswith("E")
     assert symbols.endswith("mL")
-    read = megatron_script.read(
+    read = megatron.read(
         f"--pipeline-model-parallel-size {chunks} --pipeline-model-parallel-layout {text}", world=chunks
     )
     assert read.layout.virtual_stages == 1
@@ -232,7 +232,7 @@ torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py \\
 
 
 def test_a_script_with_variables_and_arrays():
-    run = megatron_script.read(SCRIPT, where="pretrain.sh")
+    run = megatron.read(SCRIPT, where="pretrain.sh")
     assert run.layout == Layout(
         x=8,
         pipeline=12,
@@ -261,7 +261,7 @@ def test_a_script_with_variables_and_arrays():
 )
 def test_selective_recomputation_depends_on_the_attention_kernel(flags, recompute):
     """With flash attention, recomputing its core alone frees nothing."""
-    assert megatron_script.read(flags, world=8).layout.recompute == recompute
+    assert megatron.read(flags, world=8).layout.recompute == recompute
 
 
 def test_defaults_of_variables_and_a_tokenizer_vocabulary():
@@ -269,18 +269,16 @@ def test_defaults_of_variables_and_a_tokenizer_vocabulary():
     --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --global-batch-size 256 \\
     --max-position-embeddings 4096 --tokenizer-type Llama2Tokenizer --bf16
     """
-    run = megatron_script.read(text)
+    run = megatron.read(text)
     assert (run.world, run.precision, run.model) == (32, "bf16", None)
     assert "--vocab-size is not stated" in run.notes[0]
-    assert megatron_script.read(text, vocab=32000).model.vocab == 32000
+    assert megatron.read(text, vocab=32000).model.vocab == 32000
     with pytest.raises(BadInput, match="number of accelerators"):
-        megatron_script.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
+        megatron.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
 
 
 def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
-    run = megatron_script.read(
-        "--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8
-    )
+    run = megatron.read("--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8)
     assert (run.layout.expert, run.layout.expert_tensor, run.layout.data) == (2, 4, 2)
 
 
@@ -371,18 +369,16 @@ def test_the_recipe_of_a_run_counts_in_its_estimate(tmp_path):
 )
 def test_other_programs_are_refused(program):
     with pytest.raises(Unsupported, match=f"{program} trains something else than a decoder"):
-        megatron_script.read(f"torchrun --nproc-per-node 8 {program} --num-layers 2", world=8)
+        megatron.read(f"torchrun --nproc-per-node 8 {program} --num-layers 2", world=8)
 
 
 def test_open_values_are_named():
     text = "torchrun pretrain_gpt.py --num-layers 2 --global-batch-size $GBS --seq-length 64 --micro-batch-size $MBS"
     with pytest.raises(BadInput, match=r"--micro-batch-size: is not stated: '\$MBS' has no value in the text"):
-        megatron_script.read(text, world=8)
-    run = megatron_script.read(text.replace("$MBS", "1"), world=8)
+        megatron.read(text, world=8)
+    run = megatron.read(text.replace("$MBS", "1"), world=8)
     assert run.global_batch is None
     assert "--global-batch-size is not stated ($GBS has no value in the text)" in run.notes
     assert run.problem == "--hidden-size, --num-attention-heads, --vocab-size are not stated"
-    refused = megatron_script.read(
-        "python pretrain_hybrid.py --hybrid-layer-pattern M-M* --micro-batch-size 1", world=8
-    )
+    refused = megatron.read("python pretrain_hybrid.py --hybrid-layer-pattern M-M* --micro-batch-size 1", world=8)
     assert refused.problem.startswith("--hybrid-layer-pattern changes the model's shape")

@@ -7,7 +7,7 @@ from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import rail
 from weft.fabric.paths import routes
-from weft.interop import nccl_env
+from weft.interop import nccl
 from weft.routing.traffic import job_traffic
 
 
@@ -17,8 +17,8 @@ def settings_of(text):
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_queue_pairs(planned, parts):
-    text = nccl_env.write(*planned(8, parts=parts))
-    assert nccl_env.lint(text) == ()
+    text = nccl.write_environment(*planned(8, parts=parts))
+    assert nccl.lint_environment(text) == ()
     assert settings_of(text) == {
         "NCCL_IB_QPS_PER_CONNECTION": str(parts),
         "NCCL_IB_SPLIT_DATA_ON_QPS": str(int(parts > 1)),
@@ -31,7 +31,7 @@ def test_pairs_of_several_collectives_are_not_split():
     fabric = rail.only(8, radix=8, bandwidth_Bps=50e9, scale_up=Dimension(kind="switch", size=4, bandwidth_Bps=1e9))
     source, target = np.array([0, 0]), np.array([4, 4])
     traffic = job_traffic(source, target, np.ones(2), collective=np.array([0, 1]))
-    text = nccl_env.write(fabric, traffic, routes(fabric, source, target))
+    text = nccl.write_environment(fabric, traffic, routes(fabric, source, target))
     assert settings_of(text)["NCCL_IB_QPS_PER_CONNECTION"] == "1"
 
 
@@ -40,19 +40,19 @@ def test_flows_across_rails():
     fabric = rail.only(8, radix=8, bandwidth_Bps=50e9, scale_up=domain)
     for target, crosses in ((1, "0"), (4, "0"), (5, "1")):
         ends = np.array([0]), np.array([target])
-        text = nccl_env.write(fabric, job_traffic(*ends, np.ones(1)), routes(fabric, *ends))
+        text = nccl.write_environment(fabric, job_traffic(*ends, np.ones(1)), routes(fabric, *ends))
         assert settings_of(text)["NCCL_CROSS_NIC"] == crosses
 
 
 def test_spread_plans_route_adaptively(planned):
-    text = nccl_env.write(*planned(8, mode="spray"))
+    text = nccl.write_environment(*planned(8, mode="spray"))
     assert settings_of(text)["NCCL_IB_ADAPTIVE_ROUTING"] == "1"
-    assert nccl_env.lint(text) == ()
+    assert nccl.lint_environment(text) == ()
 
 
 def test_too_many_queue_pairs(planned):
     with pytest.raises(Unsupported, match="129 queue pairs"):
-        nccl_env.write(*planned(8, flows=1, parts=129))
+        nccl.write_environment(*planned(8, flows=1, parts=129))
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_too_many_queue_pairs(planned):
     ],
 )
 def test_what_the_check_finds(text, words):
-    assert words in " ".join(nccl_env.lint(text))
+    assert words in " ".join(nccl.lint_environment(text))

@@ -10,7 +10,7 @@ from weft.cluster import catalogue
 from weft.cluster.calibration import Calibration
 from weft.collectives.cost import Network, candidates, collective_s
 from weft.errors import BadInput
-from weft.interop.nccl_tuner import others_s, write_tuner
+from weft.interop.nccl import others_s, write_tuner
 from weft.layout.mesh import Spread
 
 KINDS = {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter"}

@@ -14,8 +14,7 @@ from weft.errors import BadInput, Unsupported
 from weft.fabric.traffic import Routes
 from weft.interop import opensm
 from weft.interop.ibnetdiscover import read
-from weft.interop.lid_tables import addressed, lid_tables, path_colours
-from weft.interop.opensm import forwarding_tables, read_tables, table_text
+from weft.interop.opensm import addressed, forwarding_tables, lid_tables, path_colours, read_tables, table_text
 from weft.interop.subnet import matched, read_subnet, shortest, switching
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic

@@ -13,8 +13,7 @@ import pytest
 from weft.fabric.traffic import Routes
 from weft.interop import opensm
 from weft.interop.ibnetdiscover import read
-from weft.interop.lid_tables import lid_tables
-from weft.interop.opensm import forwarding_tables, read_tables
+from weft.interop.opensm import forwarding_tables, lid_tables, read_tables
 from weft.interop.subnet import SWITCH, matched, read_subnet
 from weft.routing import plan as routing
 from weft.routing.traffic import job_traffic

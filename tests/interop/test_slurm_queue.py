@@ -5,7 +5,7 @@ import json
 import pytest
 
 from weft.errors import BadInput
-from weft.interop.slurm_queue import QueuedJob, read
+from weft.interop.slurm import QueuedJob, read_queue
 
 
 def jobs(state, number):
@@ -59,14 +59,14 @@ NODES = [
 
 @pytest.mark.parametrize("document", JOBS, ids=["22.05", "23.02", "23.11"])
 def test_jobs(document):
-    queue = read(json.dumps(document))
+    queue = read_queue(json.dumps(document))
     assert queue.jobs == (QueuedJob("a", 1, ("node01", "node02", "node07"), 3), QueuedJob("b", 2, (), 4))
     assert queue.nodes == {}
 
 
 @pytest.mark.parametrize("document", NODES, ids=["22.05", "scontrol", "sinfo"])
 def test_nodes(document):
-    queue = read(json.dumps(document))
+    queue = read_queue(json.dumps(document))
     assert queue.jobs == ()
     assert queue.nodes == {"node01": True, "node02": False, "node03": False}
 
@@ -84,14 +84,14 @@ def test_nodes(document):
 )
 def test_which_jobs_hold_nodes_or_wait(states, nodes, count):
     row = {"job_id": 7, "name": "x", "job_state": states, "nodes": "n1", "node_count": 2}
-    found = read(json.dumps({"jobs": [row]})).jobs
+    found = read_queue(json.dumps({"jobs": [row]})).jobs
     assert found == (() if nodes is None else (QueuedJob("x", 7, nodes, count),))
 
 
 @pytest.mark.parametrize("number", [None, 0, -1, "4", {"set": False, "infinite": False, "number": 4}, 10**12])
 def test_a_job_without_a_number_of_nodes(number):
     row = {"job_id": 7, "name": "x", "job_state": "PENDING", "node_count": number}
-    assert read(json.dumps({"jobs": [row]})).jobs == (QueuedJob("x", 7, (), 0),)
+    assert read_queue(json.dumps({"jobs": [row]})).jobs == (QueuedJob("x", 7, (), 0),)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_a_job_without_a_number_of_nodes(number):
 )
 def test_documents_that_do_not_serve(document, words):
     with pytest.raises(BadInput, match=words):
-        read(json.dumps(document), where="file.json")
+        read_queue(json.dumps(document), where="file.json")

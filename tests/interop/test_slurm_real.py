@@ -14,7 +14,7 @@ import weft
 from weft.arrangement.bundle import read_bundle
 from weft.commands.launch import arranged_arguments
 from weft.fabric.catalogue import for_cluster
-from weft.interop.slurm_queue import read
+from weft.interop.slurm import read_queue
 from weft.interop.slurm_topology import read as read_topology
 from weft.interop.slurm_topology import write_conf
 
@@ -124,10 +124,10 @@ class Slurm:
 
     def nodes(self):
         done = subprocess.run(["sinfo", "--json"], env=self.environment, capture_output=True, text=True, timeout=60)
-        return read(done.stdout).nodes if done.returncode == 0 else {}
+        return read_queue(done.stdout).nodes if done.returncode == 0 else {}
 
     def jobs(self):
-        return {job.name: job for job in read(self.run("squeue", "--json")).jobs}
+        return {job.name: job for job in read_queue(self.run("squeue", "--json")).jobs}
 
 
 @pytest.fixture

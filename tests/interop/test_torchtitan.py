@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.interop import torchtitan, torchtitan_toml
+from weft.interop import torchtitan
 from weft.layout.spec import Layout, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue
@@ -62,11 +62,11 @@ def canonical(layout, moe):
 @given(layout=layouts, model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")))
 def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, job_for, expressed):
     job = job_for(layout, model)
-    written = expressed(torchtitan_toml.write, job, cluster, layout)
+    written = expressed(torchtitan.write_toml, job, cluster, layout)
     if not written:
         return
     assert set(flatten(tomllib.loads(written.text))) <= JOB_FILE_NAMES
-    run = torchtitan_toml.read(written.text)
+    run = torchtitan.read(written.text)
     assert run.layout == canonical(layout, moe=model.startswith("deepseek"))
     assert (run.world, run.global_batch, run.sequence) == (layout.world, job.recipe.global_batch, 8192)
     assert run.model.runs == job.model.runs
@@ -177,7 +177,7 @@ lr = 8e-5
 
 
 def test_preset_for_llama_405b_on_128_accelerators():
-    run = torchtitan_toml.read(PRESET, world=128)
+    run = torchtitan.read(PRESET, world=128)
     assert run.layout == Layout(
         x=8, z=16, zero=0, micro_batch=2, recompute="full", sequence_parallel=True, overlap_tensor="full"
     )

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from weft.errors import BadInput
-from weft.model import _script
-from weft.model.megatron_args import parse_arguments
+from weft.model.megatron_args import parse_arguments, read_script
 
 
 def commands(text: str) -> list[list[str]]:
-    return [one.flat for one in _script.read(text, where="run.sh").commands]
+    return [one.flat for one in read_script(text, where="run.sh").commands]
 
 
 BASH = shutil.which("bash")

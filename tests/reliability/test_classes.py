@@ -13,8 +13,17 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill
 from weft.fabric.cost import preset as prices
 from weft.reliability.classes import FailureClass, _tables, failures_from_toml, preset, read_failures
-from weft.reliability.job import Policy, failing_job, parse_policy
-from weft.reliability.parts import broken, census, hosts_taken, parts_of, stranded_accelerators, switches_of
+from weft.reliability.job import (
+    Policy,
+    broken,
+    census,
+    failing_job,
+    hosts_taken,
+    parse_policy,
+    parts_of,
+    stranded_accelerators,
+    switches_of,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = 'schema = "weft.failures/1"\n'

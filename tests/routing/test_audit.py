@@ -10,11 +10,10 @@ from tests.paper_hash import route_paper_ecmp
 
 import weft
 from weft.fabric.families.clos import two_layers
-from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.problem import routing_problem
 from weft.routing.report import audit
-from weft.routing.traffic import job_traffic
+from weft.routing.traffic import generate, job_traffic
 
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 

@@ -17,11 +17,10 @@ from weft.fabric.traffic import single_paths
 from weft.routing.choice import links_of
 from weft.routing.controller import MISSES, Controller, Decision, Event
 from weft.routing.demand import FlowRecords, recognised
-from weft.routing.generate import generate
 from weft.routing.plan import plan
 from weft.routing.problem import demands, routing_problem
 from weft.routing.routers import route_hashed
-from weft.routing.traffic import JobTraffic
+from weft.routing.traffic import JobTraffic, generate
 from weft.simulation.flows.engine import run
 
 PERIOD_S = 60.0

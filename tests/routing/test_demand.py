@@ -11,10 +11,9 @@ from weft.commands.route import TrafficOptions, traffic_of
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.routing.demand import FlowRecords, recognised
-from weft.routing.generate import generate
 from weft.routing.plan import plan
 from weft.routing.problem import demands
-from weft.routing.traffic import JobTraffic
+from weft.routing.traffic import JobTraffic, generate
 from weft.simulation.flows.engine import run
 
 PAPER = (("BLOOM", 4), ("GPT_3", 8), ("LLaMA2_70B", 2), ("BLOOM", 2))

@@ -10,8 +10,7 @@ import pytest
 from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
-from weft.routing.generate import generate
-from weft.routing.traffic import JobTraffic, check_traffic
+from weft.routing.traffic import JobTraffic, check_traffic, generate
 
 REFERENCE = {
     ("BLOOM", 2): 7333333334,

@@ -17,8 +17,7 @@ from weft.layout.spec import Layout
 from weft.runtime.convert.parallelize import easy_plan, gather_state_dict, load_state_dict, parallelize
 from weft.runtime.convert.roles import Normal, Transposed
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.parameters import holdings
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import holdings, share
 from weft.runtime.run.flat import Flat
 
 CLIP = 1e-3

@@ -136,7 +136,7 @@ def test_ring_ranks_have_equal_work(size):
         grid = SimpleNamespace(index=lambda _, place=place: place, size=lambda _: size)
         pairs = 0
         for step in range(1, size):
-            asking, given, masked = attention._meeting(grid, step, tokens, True)
+            asking, given, masked = attention._meeting(grid, step, tokens)
             assert not masked
             pairs += len(range(tokens)[asking]) * len(range(tokens)[given])
         work.append(pairs)

@@ -18,7 +18,7 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
-from weft.reliability.parts import stranded_accelerators
+from weft.reliability.job import stranded_accelerators
 from weft.search.design import OVERSUBSCRIPTIONS, DesignTerms, design
 from weft.search.ranking import plan
 

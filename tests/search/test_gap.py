@@ -11,7 +11,7 @@ from weft.errors import BadInput
 from weft.interop.step_trace import StepTrace, TracedGroup
 from weft.layout.mesh import rank_groups
 from weft.layout.text import parse_layout
-from weft.search.gap import EXPECTED, axis_of, step_gap
+from weft.search.tune import EXPECTED, axis_of, step_gap
 
 CLUSTER = load("h100-64")
 ESTIMATE = weft.estimate("llama-3.1-8b", "h100-64", "tp=4,pp=2,sp").estimate

@@ -19,9 +19,8 @@ from weft.search import plan as closed_plan
 from weft.search.enumeration import STANDARD, ZERO_BUBBLE, Enumeration
 from weft.search.network_plan import NetworkPlan, plan_on_fabric, search_on_fabric
 from weft.search.screen import least_s
+from weft.simulation.iteration.evaluator import Evaluator, planned_routes
 from weft.simulation.iteration.simulate import simulate_iteration
-from weft.simulation.routes.evaluator import Evaluator
-from weft.simulation.routes.traffic import planned_routes
 
 CLUSTER = load("h100-32")
 SMALL = STANDARD.constrained(

@@ -9,8 +9,7 @@ import pytest
 
 import weft
 from weft.fabric.cost import PARTS, preset
-from weft.search.design import Design, DesignStudy
-from weft.search.turning import LEAST, MOST, Candidate, PriceTurns
+from weft.search.design import LEAST, MOST, Candidate, Design, DesignStudy, PriceTurns
 from weft.views.design import turning_words
 
 PRICES = preset("market-2026")

@@ -37,8 +37,8 @@ def test_every_point_of_the_study_is_kept() -> None:
 @pytest.mark.parametrize(("model", "name"), [("llama-3.1-70b", "dense"), ("mixtral-8x22b", "mixture")])
 def test_pictures_are_drawn_from_the_rows(model: str, name: str, tmp_path: Path) -> None:
     pytest.importorskip("altair")
-    from weft.views.charts.charts import rendered
-    from weft.views.charts.sweep import sweep_chart
+    from weft.views.charts import rendered
+    from weft.views.study import sweep_chart
 
     rows = [row for row in kept() if row["model"] == model and row["oversubscription"] != 2]
     columns = {one: str if one in WORDS else float for one in rows[0]} | {"count": int}

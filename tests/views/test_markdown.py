@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Heading, Paragraph, Table, rows_grid
-from weft.views.markdown import to_markdown
+from weft.views.reports import to_markdown
 
 HOSTILE = "<script>x</script> | `a` *b* [c](d) ![e](f) @g #1\n# h"
 

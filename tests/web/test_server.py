@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 from weft.model.resolve import RecipeChanges
 from weft.web.app import BODY_BYTES, QUERY_BYTES, application
-from weft.web.questions import Text, Texts, cluster_of_text, job_of_text
+from weft.web.pages import Text, Texts, cluster_of_text, job_of_text
 from weft.web.work import Failure, Pool, Question
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Heading, Paragraph, Table
-from weft.views.charts.palette import scheme_css
+from weft.views.charts import scheme_css
 from weft.views.html import PLACES, STATIC, Markup, _environment, render, sections, static, to_page
-from weft.web.pages import PLAN
-from weft.web.questions import Field, Group
+from weft.web.pages import PLAN, Field, Group
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 

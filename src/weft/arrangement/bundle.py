@@ -27,7 +27,7 @@ from weft.fabric.files import WrittenFabric
 from weft.fabric.placement import Placement
 from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
-from weft.interop import nccl_env, routes_json
+from weft.interop import nccl, routes_json
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import WrittenLayout, format_layout, parse_layout
@@ -221,7 +221,7 @@ class Arrangement(Result):
         placement = Placement(accelerators=self.clock.accelerators(choice.hosts[number], number))
         routes = None if planned is None else FlowRoutes(self.site.fabric, *planned, name="planned")
         collectives = job_collectives(self.site, number, placement, choice.router, routes)
-        environment = "" if flows is None else nccl_env.write(self.site.fabric, *flows)
+        environment = "" if flows is None else nccl.write_environment(self.site.fabric, *flows)
         level = row.pop("class")
         if max(choice.order):
             environment += f"NCCL_IB_SL={level}\nNCCL_IB_TC={_CLASS_STEP * level}\n"
@@ -606,7 +606,7 @@ def _check_texts(lists: Mapping[str, str], row: ArrangedJob, place: str) -> None
     for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.hosts)):
         if text != lists[name]:
             raise BadInput("does not list the job's hosts in order", where=f"{place}: {name}", remedy=_WRITE_ONE)
-    for wrong in nccl_env.lint(row.nccl_env):
+    for wrong in nccl.lint_environment(row.nccl_env):
         raise BadInput(wrong, where=f"{place}: nccl_env", remedy=_WRITE_ONE)
     for line in row.nccl_tuner.splitlines():
         if not line.startswith("#") and line.count(",") != 7:

@@ -23,7 +23,7 @@ from weft.collectives.stages import BALANCED_KINDS
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats
-from weft.interop.nccl_tuner import write_tuner
+from weft.interop.nccl import write_tuner
 from weft.layout.mesh import Spread, rank_groups, real_axes, spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.stages import HeldChunk, held_chunks

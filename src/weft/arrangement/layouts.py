@@ -25,8 +25,8 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.search.network_plan import search_on_fabric
 from weft.search.ranking import Plan, plan
+from weft.simulation.iteration.evaluator import Evaluator, LayoutSlice
 from weft.simulation.iteration.stepping import Stepped
-from weft.simulation.routes.evaluator import Evaluator, LayoutSlice
 from weft.units import counted
 
 KEPT = 8

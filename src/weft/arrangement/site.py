@@ -27,7 +27,7 @@ from weft.fabric.catalogue import default_kind, for_cluster
 from weft.fabric.placement import host_names
 from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
-from weft.interop import slurm_queue
+from weft.interop.slurm import read_queue
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, parse_layout
@@ -291,7 +291,7 @@ def _queued(
     if beside is None:
         raise BadInput("names files, but files are not read here", where=place, remedy="give hosts and jobs instead")
     paths = [_beside(path, beside) for path in file.slurm]
-    parts = [slurm_queue.read(read_text(path, where=path), where=path) for path in paths]
+    parts = [read_queue(read_text(path, where=path), where=path) for path in paths]
     queue = [job for part in parts for job in part.jobs]
     nodes = {name: up for part in parts for name, up in part.nodes.items()}
     if nodes and nodes.keys().isdisjoint(names):

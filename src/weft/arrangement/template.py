@@ -1,9 +1,9 @@
 """The iteration of a job by rank: phases of computation and communication, ready to be put on any hosts.
 
-The phases are those of the flow-level simulation of one iteration (``weft.simulation.iteration.full``), built once on
-a 1:1 rail-optimized network of the job's own size.  Phases whose flows all stay inside hosts become delays: what
+The phases are those of the flow-level simulation of one iteration (``weft.simulation.iteration.simulate``), built once
+on a 1:1 rail-optimized network of the job's own size.  Phases whose flows all stay inside hosts become delays: what
 they take there does not depend on where the hosts are.  Large jobs are one burst of all their bytes and a pause
-(``weft.simulation.routes.traffic``), as ``weft route`` sees them.
+(``weft.simulation.iteration.evaluator``), as ``weft route`` sees them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weft.routing.traffic import JobTraffic, merged
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Messages, Wires, reached, title
 from weft.simulation.iteration.demand import Key
+from weft.simulation.iteration.evaluator import planned_traffic
 from weft.simulation.iteration.simulate import iteration_traffic
-from weft.simulation.routes.traffic import planned_traffic
 
 Detail = Literal["phases", "burst"]
 MOST_RANKS = 256

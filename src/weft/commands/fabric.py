@@ -187,8 +187,8 @@ def show_command(cluster: str, options: FabricOptions, out: FabricOutput) -> Non
         price = bill(built, options.price_list(), radix=options.radix, kind=kind)
         show(fabric_view(built, price, kind), out.output, wide=out.wide)
     if out.picture is not None:
-        from weft.views.charts.fabric import fabric_svg
-        from weft.views.charts.palette import alone
+        from weft.views.charts import alone
+        from weft.views.fabric import fabric_svg
 
         deliver(alone(fabric_svg(built)), out.picture)
 

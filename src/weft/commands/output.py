@@ -21,7 +21,7 @@ from weft.results import Result, columns_of
 
 if TYPE_CHECKING:
     from weft.views.blocks import Block
-    from weft.views.charts.charts import Chart
+    from weft.views.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf")
 
@@ -36,9 +36,9 @@ def deliver(text: str, output: str | None) -> None:
 
 def tell_of_compiling() -> None:
     """Let people know why a first run takes longer."""
-    from weft.solvers import compiling
+    from weft import solvers
 
-    compiling.listener = partial(click.echo, err=True)
+    solvers.listener = partial(click.echo, err=True)
 
 
 def check_chart(path: str, option: str) -> None:
@@ -50,7 +50,7 @@ def check_chart(path: str, option: str) -> None:
 
 def deliver_chart(chart: Chart, path: str) -> None:
     """A chart to a file, in the form that the ending of its name says."""
-    from weft.views.charts.charts import rendered
+    from weft.views.charts import rendered
 
     with writing(path) as file:
         file.write(rendered(chart, Path(path).suffix))
@@ -207,7 +207,7 @@ def report(
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
     if out.form == "table" or (out.form == "json" and out.output is not None):
-        from weft.views.results import view_of
+        from weft.views import view_of
 
         words |= {"verbose": out.verbose} if hasattr(out, "verbose") else {}
         view = view_of(result, **words) if view is None else view

@@ -99,7 +99,7 @@ def arrangement_page(result: Arrangement, document: Mapping[str, Any], file: str
 
 def _page(title: str, blocks: Iterable[Block], form: str) -> str:
     from weft.views.html import to_page
-    from weft.views.markdown import to_markdown
+    from weft.views.reports import to_markdown
 
     return to_markdown(printable(title), blocks) if form == "md" else to_page(printable(title), blocks)
 

@@ -129,7 +129,7 @@ def jobs_of(options: TrafficOptions, result: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, by default one job after the other on the accelerators."""
     from weft.fabric.placement import Placement
     from weft.model import resolve_job
-    from weft.simulation.routes.traffic import planned_traffic
+    from weft.simulation.iteration.evaluator import planned_traffic
 
     parts: list[JobTraffic] = []
     free = 0
@@ -183,8 +183,7 @@ def measured(paths: Sequence[str], fabric: Fabric) -> MeasuredDemand:
 def traffic_of(options: TrafficOptions, *more: JobTraffic) -> RoutedTraffic:
     """The fabric and all traffic."""
     from weft.interop.flow_tables import read_csv
-    from weft.routing.generate import generate
-    from weft.routing.traffic import merged
+    from weft.routing.traffic import generate, merged
 
     if options.job and options.cluster is None and not options.plan:
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
@@ -440,8 +439,8 @@ def plan_command(options: RouteOptions, out: RouteOutput) -> None:
     result = route(options=options)
     report(result, out)
     if out.picture is not None:
-        from weft.views.charts.fabric import routes_svg
-        from weft.views.charts.palette import alone
+        from weft.views.charts import alone
+        from weft.views.fabric import routes_svg
 
         deliver(alone(routes_svg([*result.compared, result.plan])), out.picture)
 

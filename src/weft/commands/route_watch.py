@@ -152,7 +152,7 @@ class _RouteFeed:
         if decision is not None and self.out.form == "table":
             click.echo(summary_line(decision, self.placed, self.moved))
         if self.out.chart is not None:
-            from weft.views.charts.control import efficiency_chart
+            from weft.views.route import efficiency_chart
 
             deliver_chart(efficiency_chart([json.loads(line) for line in self.lines]), self.out.chart)
 

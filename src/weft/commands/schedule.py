@@ -323,7 +323,7 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
         name = f"weft_{wanted.kind.replace('-', '')}_{wanted.accelerators}"
         return write_msccl(plan, wanted.kind, wanted.accelerators, name=name)
     if form == "nccl-tuner":
-        from weft.interop.nccl_tuner import write_tuner
+        from weft.interop.nccl import write_tuner
 
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")

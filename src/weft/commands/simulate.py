@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
-    from weft.reliability.parts import Failed
+    from weft.reliability.job import Failed
     from weft.routing.report import RouteReport
     from weft.simulation.flows.scenario import ScenarioReport
     from weft.simulation.iteration.result import IterationReport
@@ -97,10 +97,10 @@ def simulate(
 
 def _iteration(subject: Subject, options: SimulateOptions, *, planned: bool) -> IterationReport:
     """One iteration of a job; ``planned``: with the layout that ``weft plan`` recommends."""
-    from weft.reliability.parts import USUAL_HOST, part_name
+    from weft.reliability.job import USUAL_HOST, part_name
+    from weft.simulation.iteration.evaluator import planned_routes
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
-    from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
     fabric, constants = fabric_of(options.fabric, where, options.radix), constants_of(options, where, job)
@@ -160,7 +160,7 @@ def _degraded(
     import numpy as np
 
     from weft.reliability.classes import preset
-    from weft.reliability.parts import broken, drawn_failures, part_name, stranded_accelerators
+    from weft.reliability.job import broken, drawn_failures, part_name, stranded_accelerators
 
     failed = drawn_failures(fabric, preset("llama-3"), options.failed, seed=options.seed, where="--failed")
     left = broken(fabric, failed)

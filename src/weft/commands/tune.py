@@ -157,7 +157,7 @@ def tune(
     gap = None
     if traces:
         from weft.interop.step_trace import read_step_trace
-        from weft.search.gap import step_gap
+        from weft.search.tune import step_gap
 
         expected = estimate(job, where, [subject.layout], constants)[0]
         gap = step_gap([read_step_trace(path) for path in traces], expected, subject.layout, where, constants)

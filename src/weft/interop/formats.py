@@ -78,13 +78,13 @@ ROUTES = _of(
     ),
     ("frr", "FRR configurations of switches: static routes by destination, BGP", "", "interop.frr:write"),
     ("roce-csv", "RoCEv2 UDP source ports by queue pair", "", "interop.roce:write", "roce-ports.csv"),
-    ("nccl", "/etc/nccl.conf", "", "interop.nccl_env:write", "nccl.conf"),
+    ("nccl", "/etc/nccl.conf", "", "interop.nccl:write_environment", "nccl.conf"),
     ("json", "every flow's path", "interop.routes_json:read", "interop.routes_json:write", "routes.json"),
 )
 SCHEDULES = _of(
     "schedule",
     ("msccl", "MSCCL XML", "", "interop.msccl:write_msccl"),
-    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
+    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl:write_tuner"),
     ("astra-network", "ASTRA-sim network.yml", "interop.astra:read_network", "interop.astra:write_network"),
     ("astra-system", "ASTRA-sim system file", "interop.astra:read_system", "interop.astra:write_system"),
     ("chakra", "Chakra execution traces", "interop.chakra:read_trace", "interop.chakra:write_traces"),
@@ -102,9 +102,9 @@ TRACES = _of(
 )
 LAYOUTS = _of(
     "layout",
-    ("megatron", "Megatron-LM", "interop.megatron_script:read", "interop.megatron:write"),
-    ("torchtitan", "torchtitan", "interop.torchtitan_toml:read", "interop.torchtitan:write"),
-    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan_toml:write"),
+    ("megatron", "Megatron-LM", "interop.megatron:read", "interop.megatron:write"),
+    ("torchtitan", "torchtitan", "interop.torchtitan:read", "interop.torchtitan:write"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan:write_toml"),
     ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
     ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
     ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),

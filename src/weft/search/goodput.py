@@ -22,8 +22,16 @@ from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
-from weft.reliability.job import FailingJob, Policy, assumed, failing_job, is_simulated
-from weft.reliability.parts import broken, parts_of, stranded_accelerators
+from weft.reliability.job import (
+    FailingJob,
+    Policy,
+    assumed,
+    broken,
+    failing_job,
+    is_simulated,
+    parts_of,
+    stranded_accelerators,
+)
 from weft.reliability.renewal import ClassCost, Saving, TimeShares
 from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation

@@ -20,7 +20,7 @@ from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, c
 from weft.search.enumeration import Enumeration, Frames, Space
 from weft.search.ranking import Plan, RankedLayout
 from weft.search.screen import HOPELESS, ROUNDING, least_s
-from weft.simulation.routes.evaluator import DEGREES, Evaluator
+from weft.simulation.iteration.evaluator import DEGREES, Evaluator
 
 MOST = 2_000_000
 """Layouts, or layouts in an order of the axes, that are kept; what is left out bounds the proof."""
@@ -367,7 +367,7 @@ def plan_on_fabric(
 
     Args:
         result: the plan of the closed form, with its best layouts; some must be feasible.
-        routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it.
+        routing: as ``weft.simulation.iteration.evaluator.Evaluator`` takes it.
         placement: of every rank; rank r on accelerator r by default.
         orders, top, per_mesh, budget_s: see ``search_on_fabric``.
 

@@ -209,7 +209,7 @@ class _Plan:
 
 
 class _Weights:
-    """Gathers and scatters over z, as ``weft.runtime.core.overlap.Overlap`` schedules them."""
+    """Gathers and scatters over z, as ``weft.runtime.core.machine.Overlap`` schedules them."""
 
     def __init__(
         self, plan: _Plan, program: Program, order: Sequence[_Weight], accumulate: Callable[[_Weight], None]

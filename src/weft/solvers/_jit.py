@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from weft.solvers.compiling import FOR_GOOD, FOR_NOW, NOT_KEPT, tell
+from weft.solvers import FOR_GOOD, FOR_NOW, NOT_KEPT, tell
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

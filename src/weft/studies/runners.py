@@ -194,7 +194,7 @@ class Processes(Runner):
         methods = multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
-            self._context.set_forkserver_preload(["weft.studies.runners", "weft.commands.points"])
+            self._context.set_forkserver_preload(["weft.studies.runners", "weft.commands.sweep"])
         self._losses = 0
         self._begin()
 

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from weft.views.charts.charts import Chart
+    from weft.views.charts import Chart
 
 Style = Literal["", "bold", "dim"]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.layout.text import format_layout
+from weft.errors import BadInput
+from weft.layout.text import format_degrees, format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Fact, Heading, Paragraph, Table, notes, rows_grid
+from weft.views.charts import GRID, INK, MUTED, PAPER, Chart, alt, colours, data, finished, ink_on, linear, tooltip
+from weft.views.words import PARTS, recompute_words, schedule_words
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from weft.estimation.result import Estimate, Part, TrainingRun
     from weft.model.job import Job
     from weft.search.goodput import GoodputReport
+    from weft.search.ranking import Plan
 
 
 def estimate_view(
@@ -192,3 +196,150 @@ def _days(seconds: float) -> str:
 
 def _large(value: float) -> str:
     return format_count(value) if value >= 1e6 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# Chart ---------------------------------------------------------------------------------------------------------
+
+_STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
+"""Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
+
+
+def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title: str = "") -> Chart:
+    """Stacked bars of the time and memory of the fastest layouts of a plan, or of estimates in their order.
+
+    Args:
+        subject: what to draw.
+        top: most bars.
+        title: model and cluster of a plan by default."""
+    estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
+    if not isinstance(subject, Sequence):
+        title = title or f"{subject.job.model.name} on {subject.cluster.name}"
+    if not estimates:
+        raise BadInput("there is no layout to draw", where="chart")
+    names = [
+        (f"{rank}. {format_degrees(one.layout)}", settings_words(one)) for rank, one in enumerate(estimates, start=1)
+    ]
+    tied = [] if isinstance(subject, Sequence) else tied_rows(subject, len(estimates))
+    bars = alt.layer(*_band(tied), _time(estimates), _names(names))
+    both = alt.hconcat(bars, _memory(estimates, _MEMORY), spacing=28).resolve_scale(color="independent")
+    heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
+    words = "communication: its exposed part only; upright line: memory of one accelerator"
+    return finished(both, heading, f"{words}; shaded: tie with the fastest" if tied else words)
+
+
+def estimate_chart(report: EstimateReport) -> Chart:
+    """The bars of one estimate."""
+    return breakdown_chart([report.estimate], title=f"{report.job.model.name} on {report.cluster.name}")
+
+
+def _rows() -> alt.Y:
+    """The axis on which layouts stand below each other."""
+    return alt.Y("row:O", axis=None, scale=alt.Scale(padding=0))
+
+
+def _time(estimates: Sequence[Estimate]) -> Chart:
+    return _bars(
+        parts=[[(part.name, part.value) for part in estimate.time] for estimate in estimates],
+        ends=[f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}" for estimate in estimates],
+        marks=(),
+        title="time of an iteration (s)",
+        unit="s",
+        width=_TIME,
+    )
+
+
+def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
+    return _bars(
+        parts=[[(part.name, part.value / 2**30) for part in estimate.memory] for estimate in estimates],
+        ends=[
+            f"{estimate.memory_bytes / 2**30:.1f} of {format_bytes(estimate.capacity_bytes)}" for estimate in estimates
+        ],
+        marks=[estimate.capacity_bytes / 2**30 for estimate in estimates],
+        title="memory of the fullest stage (GiB)",
+        unit="GiB",
+        width=width,
+    )
+
+
+def tied_rows(plan: Plan, shown: int) -> list[int]:
+    """Rows of the layouts that tie with the fastest, where there are several."""
+    rows = [i for i, row in enumerate(plan.ranked[:shown]) if row.tied]
+    return rows if len(rows) > 1 else []
+
+
+def _band(rows: Sequence[int]) -> list[alt.Chart]:
+    """A pale band behind rows."""
+    marks = alt.Chart(data({"row": row} for row in rows)).mark_rect(color=GRID, opacity=0.45)
+    return [marks.encode(y=_rows(), x=alt.value(-8), x2=alt.value(_TIME + 8))] if rows else []
+
+
+def settings_words(one: Estimate) -> str:
+    layout = one.layout
+    pipeline = f", schedule {schedule_words(layout)}" if layout.pipeline > 1 else ""
+    return f"micro-batch {layout.micro_batch}{pipeline}, recompute {recompute_words(layout)}"
+
+
+def _names(names: Sequence[tuple[str, str]]) -> Chart:
+    """Name and details of every layout, above its bar."""
+    rows = data({"row": i, "name": name, "details": details} for i, (name, details) in enumerate(names))
+    chart = alt.Chart(rows).encode(y=_rows())
+    name = chart.mark_text(align="left", dy=-19, fontWeight=600, fontSize=12).encode(x=alt.value(0), text="name:N")
+    details = chart.mark_text(align="right", dy=-19, color=MUTED).encode(x=alt.value(_TIME), text="details:N")
+    return alt.layer(name, details)
+
+
+def _bars(
+    *,
+    parts: Sequence[Sequence[tuple[str, float]]],
+    ends: Sequence[str],
+    marks: Sequence[float],
+    title: str,
+    unit: str,
+    width: int,
+) -> Chart:
+    """Stacked bars of one quantity: parts by bar in order of stacking, with words at the ends of the bars."""
+    totals = [sum(value for _, value in bar) for bar in parts]
+    lasts = [max(pair) for pair in zip(totals, marks or totals, strict=True)]
+    limit = max(lasts) * width / (width - _ROOM)
+    rows = []
+    for i, bar in enumerate(parts):
+        end = 0.0
+        for name, value in bar:
+            begin, end = end, end + value
+            share = f"{value / totals[i]:.0%}"
+            wide = value / limit * width > 9 * len(share)
+            if value > 0:
+                rows.append(
+                    {
+                        "row": i,
+                        "part": PARTS[name].label,
+                        "begin": begin,
+                        "end": end,
+                        "middle": (begin + end) / 2,
+                        "share": share,
+                        "value": f"{value:.3g} {unit}",
+                        "words": share if wide else "",
+                        "ink": ink_on(PARTS[name].colour),
+                    }
+                )
+    used = {row["part"] for row in rows}
+    order = [name for name, _ in parts[0] if PARTS[name].label in used]
+    x = alt.X("begin:Q", title=title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
+    names, shades = [PARTS[name].label for name in order], [PARTS[name].colour for name in order]
+    colour = colours("part", names, shades, orient="bottom", columns=2, direction="vertical")
+    parts_chart = alt.Chart(data(rows))
+    told = tooltip(part="part", value="value", share="share")
+    bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
+        x=x, x2="end:Q", y=_rows(), color=colour, tooltip=told
+    )
+    shares = parts_chart.mark_text(dy=6).encode(
+        x="middle:Q", y=_rows(), text="words:N", color=alt.Color("ink:N", scale=None)
+    )
+    points = data({"row": i, "at": lasts[i], "words": ends[i]} for i in range(len(lasts)))
+    words = alt.Chart(points).mark_text(align="left", dx=8, dy=6).encode(x="at:Q", y=_rows(), text="words:N")
+    layers: list[alt.Chart] = [bars, shares, words]
+    if marks:
+        limits = data({"row": i, "at": value} for i, value in enumerate(marks))
+        mark = alt.Chart(limits).mark_tick(thickness=2.5, height=_BAR + 10, yOffset=6, color=INK)
+        layers.append(mark.encode(x="at:Q", y=_rows()))
+    return alt.layer(*layers).properties(width=width, height=_STEP * len(totals))

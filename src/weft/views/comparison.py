@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, headline
+from weft.views.charts import MUTED, Chart, alt, data, finished, linear, titled
 from weft.views.words import PARTS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
     from weft.estimation.result import TrainingRun
     from weft.search.comparison import Change, Comparison, Difference, Side
+
 
 NOTHING = 1e-6
 """Differences below this share of the larger side's total count as zero."""
@@ -185,3 +187,82 @@ def _signed(value: float, form: Callable[[float], str]) -> str:
     if not value:
         return "-"
     return f"{'+' if value > 0 else '-'}{form(abs(value))}"
+
+
+# Chart ---------------------------------------------------------------------------------------------------------
+
+_WIDTH = 620
+"""Pixels of the longest bar."""
+_LANE = 26
+"""Pixels from step to step of a waterfall."""
+WHOLE, SLOWER, FASTER = "#8c959f", "#d55e00", "#0072b2"
+CUT = 0.7
+"""Share of the longest total that all steps lie above where the axis does not begin at 0."""
+
+
+def comparison_chart(result: Comparison) -> Chart:
+    """A waterfall for each side held against the first."""
+    first = result.sides[0].label
+    falls = [_difference(first, difference) for difference in result.differences]
+    chart = alt.vconcat(*falls, spacing=34).resolve_scale(x="independent", y="independent")
+    tokens = format_count(result.sides[0].job.recipe.tokens)
+    title = f"What makes the difference from {first}"
+    return finished(
+        chart, title, f"seconds for {tokens} tokens; orange: longer, blue: shorter; communication: exposed"
+    )
+
+
+def _difference(first: str, difference: Difference) -> Chart:
+    """The bars of one side: the first's time, every part that differs, the side's time."""
+    before, after = (sum(getattr(part, name) for part in difference.time) for name in ("before", "after"))
+    worth = [part for part in difference.time if abs(part.difference) > WORTH * max(before, after)]
+    steps = [(PARTS[one.part].label, one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
+    rest = after - before - sum(value for _, value in steps)
+    if abs(rest) > 1e-6 * max(before, after):
+        steps.append(("all other parts", rest))
+    coloured = [_Step(name, seconds, SLOWER if seconds > 0 else FASTER) for name, seconds in steps]
+    return _waterfall(_Step(first, before, WHOLE), coloured, difference.label)
+
+
+class _Step(NamedTuple):
+    """What adds to a time, or takes from it."""
+
+    name: str
+    seconds: float
+    colour: str
+
+
+def _waterfall(first: _Step, steps: Sequence[_Step], last: str) -> Chart:
+    """The first total, every step, and the total that they lead to."""
+    rows = [_bar(first.name, 0.0, first.seconds, first.colour, format_seconds(first.seconds))]
+    at = first.seconds
+    for name, seconds, colour in steps:
+        words = f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
+        rows.append(_bar(name, at, at + seconds, colour, words))
+        at += seconds
+    rows.append(_bar(last, 0.0, at, WHOLE, format_seconds(at)))
+    for number, row in enumerate(rows):
+        row["row"] = number
+    changing = [end for row in rows[1:-1] for end in (row["begin"], row["end"])] or [first.seconds]
+    least, longest = min(changing), max(*changing, first.seconds, at)
+    # Totals begin off the chart where differences are small beside them, so that the differences can be seen.
+    low = max(0.0, least - 0.6 * (longest - least)) if least > CUT * longest else 0.0
+    for row in (rows[0], rows[-1]):
+        row["begin"] = low
+    high = longest + 0.14 * (longest - low)
+    y = alt.Y("row:O", sort=[row["row"] for row in rows], axis=None)
+    x = alt.X("begin:Q", title=titled("seconds", low), scale=linear(low, high), axis=alt.Axis(tickCount=6))
+    base = alt.Chart(data(rows))
+    bars = base.mark_bar(height=_LANE - 9).encode(
+        x=x, x2="end:Q", y=y, color=alt.Color("colour:N", scale=None), tooltip=["name:N", "words:N"]
+    )
+    names = base.mark_text(align="right", dx=-6).encode(x=alt.value(0), y=y, text="name:N")
+    words = base.mark_text(align="left", dx=6).encode(x="right:Q", y=y, text="words:N")
+    links = [{"row": i, "next": i + 1, "at": rows[i]["end"]} for i in range(len(rows) - 1)]
+    rules = alt.Chart(data(links)).mark_rule(color=MUTED, strokeWidth=0.8)
+    layers = [rules.encode(x="at:Q", y=y, y2="next:O"), bars, names, words]
+    return alt.layer(*layers).properties(width=_WIDTH, height=_LANE * len(rows))
+
+
+def _bar(name: str, begin: float, end: float, colour: str, words: str) -> dict[str, Any]:
+    return {"name": name, "begin": begin, "end": end, "right": max(begin, end), "colour": colour, "words": words}

@@ -15,7 +15,7 @@ from typing import Any
 from weft.errors import BadInput, MissingExtra
 from weft.units import PREFIXES, SECONDS
 from weft.views.blocks import Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
-from weft.views.charts.charts import Chart, embedded
+from weft.views.charts import Chart, embedded
 
 _NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
 _FACTORS = SECONDS | {prefix + unit: factor for prefix, factor in PREFIXES.items() for unit in ("", "B", "W")}

@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from weft.errors import BadInput
 from weft.fabric.transport import crossing
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
-from weft.units import counted, format_seconds
+from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
 from weft.views.blocks import Block, Column, Copied, Fact, Heading, Paragraph, Table, headline, notes
-from weft.views.breakdown import bound, memory, subject, time, training_view
+from weft.views.breakdown import (
+    bound,
+    breakdown_chart,
+    memory,
+    settings_words,
+    subject,
+    tied_rows,
+    time,
+    training_view,
+)
+from weft.views.charts import GRID, Chart, alt, data, finished, linear, margin_labels, titled, tooltip
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
     from weft.interop.launch import LaunchArguments
     from weft.search.network_plan import NetworkPlan
     from weft.search.ranking import Plan
+
 
 _Item = TypeVar("_Item")
 
@@ -236,3 +248,69 @@ def launch_view(arguments: LaunchArguments) -> Iterator[Block]:
     yield Copied(f"\n{arguments.command}\n", "command")
     for note in arguments.notes:
         yield Paragraph(f"note: {note}")
+
+
+# Chart ---------------------------------------------------------------------------------------------------------
+
+_NAMED = 12
+"""Points of the trade of memory for time that are named."""
+
+
+def plan_chart(plan: Plan, *, pareto: bool = False) -> Chart:
+    """The bars of a plan, or its trade of memory for time."""
+    return (pareto_chart if pareto else breakdown_chart)(plan)
+
+
+def pareto_chart(plan: Plan) -> Chart:
+    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time."""
+    shown = [point for point in plan.pareto if point.iteration_s <= 2 * plan.pareto[0].iteration_s]
+    if not shown:
+        raise BadInput("there is no layout to draw", where="chart")
+    width, height = 640, 420
+    first, last = shown[0].iteration_s, max(one.iteration_s for one in shown)
+    room = 0.2 * (last - first) or 0.2 * last
+    low, high = first - room, last + room
+    capacity = max(one.capacity_bytes for one in shown) / 2**30
+    tied = [plan.layouts[i].iteration_s for i in tied_rows(plan, len(plan.layouts))]
+    x = alt.X("seconds:Q", title=titled("time of an iteration (s)", low), scale=linear(low, high))
+    y = alt.Y("memory:Q", title="memory of the fullest stage (GiB)", scale=linear(0, 1.08 * capacity))
+    rows = [
+        {
+            "seconds": one.iteration_s,
+            "memory": one.memory_bytes / 2**30,
+            "layout": format_degrees(one.layout),
+            "details": settings_words(one),
+            "time": format_seconds(one.iteration_s),
+            "MFU": f"{one.mfu:.1%}",
+            "held": format_bytes(one.memory_bytes),
+        }
+        for one in shown
+    ]
+    named = thinned(rows, _NAMED)
+    told = tooltip(layout="layout", details="details", time="time", MFU="MFU", held="memory")
+    frontier = alt.Chart(data(rows)).encode(x=x, y=y)
+    limit = alt.Chart(data([{"at": capacity}])).encode(y="at:Q")
+    layers = [
+        *_tied_times(tied, low, high),
+        *margin_labels(
+            named, [str(row["layout"]) for row in named], "seconds", "memory", (0, 1.08 * capacity, height), width
+        ),
+        limit.mark_rule(color="#d55e00", strokeDash=[6, 4], strokeWidth=1.5),
+        limit.mark_text(align="right", dy=-8, color="#d55e00").encode(
+            x=alt.value(width), text=alt.value(f"memory of one accelerator: {format_bytes(capacity * 2**30)}")
+        ),
+        frontier.mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5),
+        frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=told),
+    ]
+    title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    words = "layouts that no other beats in both, up to twice the shortest time"
+    return finished(chart, title, f"{words}; shaded: tie with the fastest" if tied else words)
+
+
+def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.Chart]:
+    """A pale band over the times of layouts that tie with the fastest."""
+    if not seconds:
+        return []
+    band = alt.Chart(data([{"begin": max(min(seconds), low), "end": min(max(seconds), high)}]))
+    return [band.mark_rect(color=GRID, opacity=0.45).encode(x="begin:Q", x2="end:Q")]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from html import escape
+from itertools import groupby
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,55 @@ if TYPE_CHECKING:
     from weft.interop.launch import LaunchArguments
     from weft.search.comparison import Comparison
     from weft.search.ranking import Plan
+
+
+# Markdown ------------------------------------------------------------------------------------------------------
+
+_ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
+_TICKS = re.compile("`+")
+
+
+def to_markdown(title: str, blocks: Iterable[Block]) -> str:
+    """A report as Markdown."""
+    shown = (block for block in blocks if not isinstance(block, Figure))
+    parts = [f"# {_inert(title)}"]
+    for fact, run in groupby(shown, key=lambda block: isinstance(block, Fact)):
+        texts = [text for block in run for text in _block(block)]
+        parts += ["\n".join(texts)] if fact else texts
+    return "\n\n".join(parts) + "\n"
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Heading():
+            yield f"## {_inert(block.text)}"
+        case Fact():
+            yield f"- **{_inert(block.name.rstrip(':'))}**: {_inert(block.text)}"
+        case Paragraph():
+            yield _inert(block.text)
+        case Copied():
+            text = block.text.strip("\n")
+            fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))  # which nothing within it ends
+            yield from (f"{_inert(block.label)}:", f"{fence}\n{text}\n{fence}")
+        case Table():
+            columns = [column for column in block.columns if column.cells]
+            if columns and columns[0].cells:
+                rule = "|".join("---" if column.left else "---:" for column in columns)
+                rows = zip(*(column.cells for column in columns), strict=True)
+                heads = _row([column.heading for column in columns])
+                yield "\n".join([heads, f"|{rule}|", *map(_row, rows)])
+
+
+def _inert(text: str) -> str:
+    """Text that Markdown and HTML show as it is, in one line."""
+    return _ACTS.sub(r"\\\1", escape(" ".join(text.split()), quote=False))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_inert, cells))} |"
+
+
+# Reports -------------------------------------------------------------------------------------------------------
 
 COMPARED = 5
 """Layouts that a report compares: the first ones."""
@@ -68,7 +120,8 @@ def behind_verdict(blocks: Iterable[Block], *figures: Block) -> Iterator[Block]:
 
 def plan_with_charts(plan: Plan) -> Iterator[Block]:
     """A plan: the verdict, where time and memory go, the layouts, and the trade of memory for time."""
-    from weft.views.charts.layouts import breakdown_chart, pareto_chart
+    from weft.views.breakdown import breakdown_chart
+    from weft.views.ranking import pareto_chart
 
     verdict, *details = plan_view(plan, verbose=True)
     if plan.layouts:
@@ -113,7 +166,7 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
 
 def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
     """An arrangement: the verdict, where jobs run, the tables, and link loads."""
-    from weft.views.charts.arrangement import loads_chart, seats_chart
+    from weft.views.arrangement import loads_chart, seats_chart
 
     seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
     yield from behind_verdict(arrangement_view(result, verbose=True), seats)

@@ -14,8 +14,7 @@ from weft.views.blocks import Blank, Block, Column, Copied, Heading, Paragraph, 
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
-    from weft.search.gap import StepGap
-    from weft.search.tune import LayoutChange, SettingChange, Tuning
+    from weft.search.tune import LayoutChange, SettingChange, StepGap, Tuning
 
 MOST = 4
 """Settings that are named one by one."""

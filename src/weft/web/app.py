@@ -29,8 +29,7 @@ from starlette.routing import Route
 
 from weft.errors import BadInput, WeftError
 from weft.views.html import STATIC, Markup, render, static
-from weft.web.pages import PAGES, PLAN, answer, file
-from weft.web.questions import Page, PageRequest, Texts
+from weft.web.pages import PAGES, PLAN, Page, PageRequest, Texts, answer, file
 from weft.web.work import Failure, Pool, Question, Ticket
 
 _PROGRESS_S = 0.2

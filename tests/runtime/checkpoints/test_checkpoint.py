@@ -22,7 +22,7 @@ from weft.layout.mesh import coordinates
 from weft.layout.spec import Layout
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.checkpoint import Piece, load, read_state, save
-from weft.runtime.core.placement import FlatRange, fused, share
+from weft.runtime.core.parameters import FlatRange, fused, share
 
 PARTS = {"qkv.weight": (8, 4, 4), "out.weight": (12,), "norm.weight": (10,)}
 SHAPES = {"qkv.weight": (16, 12), "out.weight": (12, 8), "norm.weight": (10,)}

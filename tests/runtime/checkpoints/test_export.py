@@ -16,7 +16,7 @@ from weft.layout.spec import Layout
 from weft.runtime.checkpoints.checkpoint import Piece, save
 from weft.runtime.checkpoints.hub import export
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.placement import FlatRange
+from weft.runtime.core.parameters import FlatRange
 
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 

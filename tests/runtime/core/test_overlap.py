@@ -19,8 +19,7 @@ from torch.nn import functional
 from weft.layout.spec import Layout
 from weft.layout.step import GATHERS_AHEAD, SCATTER_USES
 from weft.runtime.core.collectives import Collectives
-from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Overlap
+from weft.runtime.core.machine import Machine, Overlap, Precision
 from weft.runtime.core.parameters import holdings
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.run.flat import Flat

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.runtime.core.placement import FlatRange, fused, share
+from weft.runtime.core.parameters import FlatRange, fused, share
 
 DEGREES = st.sampled_from([1, 2, 3, 4])
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from weft.layout.step import Issue
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.placement import fused, share
+from weft.runtime.core.parameters import fused, share
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
 

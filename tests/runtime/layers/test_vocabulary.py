@@ -15,7 +15,7 @@ from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import share
 from weft.runtime.layers import vocabulary
 from weft.runtime.layers.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy
 

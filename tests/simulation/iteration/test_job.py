@@ -24,8 +24,8 @@ from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import transfer
 from weft.simulation.iteration import contention
 from weft.simulation.iteration.contention import FlowRoutes, reached
+from weft.simulation.iteration.evaluator import planned_routes, planned_traffic
 from weft.simulation.iteration.simulate import simulate_iteration
-from weft.simulation.routes.traffic import planned_routes, planned_traffic
 
 RADIX = 8
 """Small switches, so that 128 accelerators need a spine."""

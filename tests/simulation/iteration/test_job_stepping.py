@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations
-from weft.simulation.iteration.full import Pipeline, Placed
+from weft.simulation.iteration.simulate import Pipeline, Placed
 from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 SECONDS = st.one_of(st.just(0.0), st.floats(0.001, 3.0))

@@ -36,7 +36,7 @@ from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import read_text, sync_folder, write_text
 from weft.runtime.core.collectives import of_every_rank
-from weft.runtime.core.placement import FlatRange
+from weft.runtime.core.parameters import FlatRange
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 

@@ -39,8 +39,7 @@ from weft.runtime.convert.roles import (
     undivided,
 )
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import EVERY_ROW, Holding, Replicated, differing, holdings
-from weft.runtime.core.placement import FlatRange
+from weft.runtime.core.parameters import EVERY_ROW, FlatRange, Holding, Replicated, differing, holdings
 from weft.runtime.core.split import share_draws
 from weft.runtime.layers.blocks import blocks_of, check_recomputable, recompute_blocks
 from weft.runtime.run.flat import Flat

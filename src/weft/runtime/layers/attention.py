@@ -23,8 +23,7 @@ from weft.errors import Unsupported
 from weft.runtime.core.collectives import moved
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Vector
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import Vector, share
 
 
 def capped(values: Tensor, cap: float) -> Tensor:

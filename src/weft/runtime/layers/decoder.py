@@ -25,8 +25,7 @@ from weft.model._families import Fields
 from weft.model.huggingface import read_text_part
 from weft.model.spec import Attention, Block, FeedForward, Model
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Matrix
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import Matrix, share
 from weft.runtime.layers.attention import (
     Core,
     HeadNorms,

@@ -28,8 +28,7 @@ from weft.runtime.core.beneath import FakeTensor
 from weft.runtime.core.collectives import moved
 from weft.runtime.core.grid import SEQUENCE
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Matrix, Vector
-from weft.runtime.core.placement import fused, share
+from weft.runtime.core.parameters import Matrix, Vector, fused, share
 from weft.runtime.layers.attention import own_tokens
 from weft.runtime.layers.linear import Linear4D
 

@@ -26,8 +26,7 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.stages import weight_gradient_first
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine, refuse_autocast
-from weft.runtime.core.parameters import Matrix, Vector
-from weft.runtime.core.placement import fused, share
+from weft.runtime.core.parameters import Matrix, Vector, fused, share
 
 Kind = Literal["normal", "transposed"]
 

@@ -12,8 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Vector
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import Vector, share
 
 
 class Norm4D(nn.Module):

@@ -22,8 +22,7 @@ from weft.layout.step import WIDENED_LOGITS
 from weft.runtime.core.beneath import assert_on_device
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine, refuse_autocast
-from weft.runtime.core.parameters import Matrix, Vector
-from weft.runtime.core.placement import Range, share
+from weft.runtime.core.parameters import Matrix, Range, Vector, share
 
 IGNORED = -100
 """The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""

@@ -25,8 +25,7 @@ from weft.runtime.core.beneath import DisableTorchFunctionSubclass, foreach_norm
 from weft.runtime.core.collectives import Pending, settle
 from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Holding, Matrix
-from weft.runtime.core.placement import Range, share
+from weft.runtime.core.parameters import Holding, Matrix, Range, share
 
 _NORMS = frozenset(
     {foreach_norm, torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch.norm_except_dim}

@@ -1,7 +1,7 @@
 """One iteration of one column, stepped through pass by pass in the order of its schedule.
 
 Durations come from the closed form's rows (``weft.estimation.iteration``), so that no formula is written twice;
-what is exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.full``.
+what is exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.simulate``.
 """
 
 from __future__ import annotations

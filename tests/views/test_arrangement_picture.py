@@ -11,10 +11,8 @@ from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import joined
 from weft.simulation.flows.engine import run
-from weft.views.arrangement import link_rows, loads_before_after, seat_of
-from weft.views.charts.arrangement import arrangement_chart, loads_chart, seats_chart
-from weft.views.charts.charts import rendered
-from weft.views.charts.palette import COLOURS, INK
+from weft.views.arrangement import arrangement_chart, link_rows, loads_before_after, loads_chart, seat_of, seats_chart
+from weft.views.charts import COLOURS, INK, rendered
 
 
 @pytest.fixture(scope="module")

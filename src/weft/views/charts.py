@@ -12,21 +12,44 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.errors import BadInput, MissingExtra
-from weft.views.charts.palette import COLOURS, GRID, INK, MUTED, PAPER, alone
 from weft.views.words import printable
 
-try:
-    import altair as alt
-    import vl_convert
-except ImportError:
-    raise MissingExtra("a chart", "plot") from None
+if TYPE_CHECKING:
+    import altair
 
-Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+    alt = altair
+    Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+else:
+
+    class _Altair:
+        """Altair, which is imported where a chart is drawn: most views are read as text alone."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(_extra("altair"), name)
+
+    alt, Chart = _Altair(), Any
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
+BOX, ACCELERATOR_BOX, FAILED = "#f4f6f8", "#d7e8f4", "#d50000"
+DARK = {
+    INK: "#e6edf3",
+    MUTED: "#9198a1",
+    GRID: "#373e47",
+    PAPER: "#0d1117",
+    BOX: "#1c2128",
+    ACCELERATOR_BOX: "#163a52",
+    FAILED: "#ff7b72",
+}
+COLOURS = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"),
+    *("#999933", "#882255", "#44aa99", "#6450a8", "#b8a000", "#888888"),
+)
+"""Okabe and Ito's colours, then P. Tol's: colour-blind readers tell neighbours apart, on light and dark."""
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
-_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 _HINT = re.compile(r'<path([^>]*) aria-label="([^"]*)"([^>]*?)/>')
 _NAME = re.compile(r'( id="|url\(#)([\w-]+)')
 _ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
@@ -34,6 +57,33 @@ _NEEDED_GB = 80
 """Address space in which vl-convert 1.9 starts, with a margin: it ends by SIGTRAP at 64 GB."""
 LINE = 14
 """Pixels from label to label in a column."""
+
+
+def _extra(name: str) -> Any:
+    """A package that charts need."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtra("a chart", "plot") from None
+
+
+def scheme_css() -> str:
+    """Rules of a style sheet that exchange a picture's light colours where the viewer prefers a dark scheme."""
+    rules = "".join(
+        f'svg [{part}="{light}"]{{{part}:{dark}}}' for light, dark in DARK.items() for part in ("fill", "stroke")
+    )
+    return f"@media screen and (prefers-color-scheme:dark){{{rules}}}"
+
+
+def scheme() -> str:
+    """Style of a picture alone, with its background."""
+    paper = f"@media screen and (prefers-color-scheme:dark){{svg{{background:{DARK[PAPER]}!important}}}}"
+    return f"<style>{scheme_css()}{paper}</style>"
+
+
+def alone(picture: str) -> str:
+    """The SVG file of a picture, which follows the viewer's scheme."""
+    return picture.replace(">", f">{scheme()}", 1)
 
 
 def rendered(chart: Chart, suffix: str) -> bytes:
@@ -65,7 +115,8 @@ def _converted(function: str, source: object, **options: object) -> bytes:
             where="ulimit -v",
             remedy=f"the chart engine (V8) reserves up to {_NEEDED_GB} GB: ulimit -v unlimited, or {_NEEDED_GB}000000",
         )
-    made = getattr(vl_convert, function)(source, vl_version=_VERSION, **options)
+    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    made = getattr(_extra("vl_convert"), function)(source, vl_version=version, **options)
     return made.encode() if isinstance(made, str) else bytes(made)
 
 

@@ -20,8 +20,8 @@ from weft.model import Job, resolve_job
 from weft.routing.traffic import JobTraffic, check_traffic
 from weft.simulation.iteration.contention import Wires
 from weft.simulation.iteration.demand import demand, totals
+from weft.simulation.iteration.evaluator import planned_traffic
 from weft.simulation.iteration.simulate import usage
-from weft.simulation.routes.traffic import planned_traffic
 
 CLUSTER = load("h100-32")
 FABRIC = for_cluster("fat-tree", CLUSTER, radix=8)

@@ -17,9 +17,8 @@ from weft.layout.spec import AXES
 from weft.layout.table import LayoutTable
 from weft.model import resolve_job
 from weft.search.enumeration import SPACES, Enumeration
+from weft.simulation.iteration.evaluator import Evaluator, planned_routes
 from weft.simulation.iteration.simulate import simulate_iteration
-from weft.simulation.routes.evaluator import Evaluator
-from weft.simulation.routes.traffic import planned_routes
 
 CLUSTER = load("h100-32")
 KINDS = ("fat-tree", "rail-optimized", "rail-only", "torus", "dragonfly", "hierarchical")

@@ -9,8 +9,8 @@ import pytest
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.views.charts.fabric import LOAD_COLOURS, TIER_COLOURS, Load, fabric_svg
-from weft.views.charts.palette import FAILED
+from weft.views.charts import FAILED
+from weft.views.fabric import LOAD_COLOURS, TIER_COLOURS, Load, fabric_svg
 
 DOMAIN = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
 SVG = "{http://www.w3.org/2000/svg}"

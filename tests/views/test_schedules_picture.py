@@ -12,8 +12,8 @@ from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import beside, schedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension
-from weft.views.charts.palette import COLOURS, GRID
-from weft.views.charts.schedules import policies_chart
+from weft.views.charts import COLOURS, GRID
+from weft.views.collective import policies_chart
 
 NETWORK = tuple(
     Dimension(kind=kind, size=size, bandwidth_Bps=rate, latency_s=1e-6)

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("altair")
 
 from weft.errors import BadInput
-from weft.views.charts.palette import COLOURS
-from weft.views.charts.sweep import _ticks, sweep_chart
+from weft.views.charts import COLOURS
+from weft.views.study import _ticks, sweep_chart
 
 COLUMNS = {"model": str, "count": int, "nic_Bps": float, "mfu": float}
 ROWS = [

@@ -9,8 +9,8 @@ import pytest
 from weft.fabric.families import clos
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
-from weft.views.charts.fabric import LOAD_COLOURS, LOAD_STEPS, fabric_svg, routes_svg
-from weft.views.charts.palette import DARK, FAILED, INK, alone, scheme_css
+from weft.views.charts import DARK, FAILED, INK, alone, scheme_css
+from weft.views.fabric import LOAD_COLOURS, LOAD_STEPS, fabric_svg, routes_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

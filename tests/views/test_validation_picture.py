@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("altair")
 
 import weft
-from weft.views.charts.palette import COLOURS
-from weft.views.charts.validation import validation_chart
+from weft.views.charts import COLOURS
+from weft.views.validation import validation_chart
 
 
 @pytest.fixture(scope="module")

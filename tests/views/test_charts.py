@@ -23,11 +23,24 @@ from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.search.design import DesignTerms, design
 from weft.units import format_seconds
-from weft.views.charts import layouts as comparison
-from weft.views.charts.charts import LINE, bounds, data, embedded, finished, ink_on, rendered, spread
-from weft.views.charts.designs import design_chart
-from weft.views.charts.layouts import breakdown_chart, pareto_chart
-from weft.views.charts.palette import GRID, INK, PAPER, scheme_css
+from weft.views import comparison
+from weft.views.breakdown import breakdown_chart
+from weft.views.charts import (
+    GRID,
+    INK,
+    LINE,
+    PAPER,
+    bounds,
+    data,
+    embedded,
+    finished,
+    ink_on,
+    rendered,
+    scheme_css,
+    spread,
+)
+from weft.views.design import design_chart
+from weft.views.ranking import pareto_chart
 from weft.views.words import PARTS
 
 TIME_COLOURS = {part.colour for part in PARTS.values() if part.short}
@@ -276,7 +289,7 @@ def test_many_rows_are_drawn():
 DRAWS = """import resource, sys
 import altair as alt
 from weft.errors import BadInput
-from weft.views.charts.charts import rendered
+from weft.views.charts import rendered
 limit = int(sys.argv[1])
 if limit:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

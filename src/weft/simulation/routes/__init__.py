@@ -1,1 +1,0 @@
-"""Many layouts of a job on one fabric, and the traffic of a layout."""
