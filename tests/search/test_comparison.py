@@ -12,7 +12,7 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.model import resolve_job
 from weft.search.comparison import Comparison, ExplainedLayout, causes
-from weft.views.comparison import comparison_view
+from weft.views.comparison import comparison_verdict, comparison_view
 from weft.views.terminal import Screen, print_blocks
 
 LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")
@@ -67,6 +67,7 @@ def test_a_side_against_itself_differs_in_nothing():
 
 @pytest.mark.slow
 def test_prices_at_which_both_cost_the_same():
+    assert held("tp=1", "tp=8").differences[0].break_even_usd_per_hour is None  # one machine at one price
     found = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", "3"))
     usd = found.differences[0].break_even_usd_per_hour
     equal = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", str(usd)))
@@ -80,6 +81,19 @@ def test_sides_tie_inside_the_error(pair: tuple[str, str]):
     (difference,) = held(*pair).differences
     assert difference.error is not None
     assert difference.tied == (max(difference.ratio, 1 / difference.ratio) <= 1 + difference.error)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "start"),
+    [
+        (("tp=8", "tp=1"), "Only A fits in memory. If all did: "),
+        (("tp=1", "dp=64"), "No side fits in memory. If all did: "),
+        (("tp=8", "tp=4", "tp=1"), "C does NOT fit in memory. B, the fastest of 2 that fit, "),
+    ],
+)
+def test_the_verdict_begins_with_what_fits(layouts: tuple[str, ...], start: str):
+    found = weft.compare("llama-3.1-8b", "h100-64", layout=layouts)
+    assert comparison_verdict(found).startswith(start)
 
 
 def test_clusters_have_independent_errors_and_networks_unknown_ones():

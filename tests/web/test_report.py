@@ -1,7 +1,9 @@
 """The report of a plan or an arrangement: all its parts, nothing loaded, hostile names inert, whole or not at all."""
 
 import hashlib
+import json
 import re
+import shlex
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -37,6 +39,14 @@ def test_a_page_says_all_parts_and_loads_nothing():
     assert page.count("data-sortable") >= 3
     assert not re.search(r'(src|href)="(?!#)', page)
     assert len(page.encode()) < 3_000_000
+
+
+def test_the_command_to_copy_estimates_the_first_layout():
+    plan = weft.plan("gpt2-124m", "a100-8", top=2, batch=48, attention="unfused", reduce_bf16=True)
+    (command,) = re.findall(r"^weft (estimate .*)$", weft.make_report(plan, form="md"), re.MULTILINE)
+    result = CliRunner().invoke(cli, [*shlex.split(command), "--format", "json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["estimate"]["iteration_s"] == plan.best.iteration_s
 
 
 def test_the_table_has_a_row_for_each_layout():

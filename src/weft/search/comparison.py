@@ -256,7 +256,7 @@ class Difference:
     ``ratio`` is its time for as many tokens over the first side's; ``error`` the share within which four of five
     such ratios were predicted, ``tied`` whether the difference is inside it (both None: not known).
     ``break_even_usd_per_hour`` is the side's price of an accelerator-hour at which both cost the same; None where a
-    price is unknown, or both cost the same already.
+    price is unknown, or both are the same machine at the same price, or both cost the same already.
     """
 
     label: str
@@ -402,6 +402,8 @@ def _error(one: Side, other: Side) -> float | None:
 
 
 def _break_even_usd(base: Side, rival: Side, tokens: float) -> float | None:
+    if (base.cluster, base.fabric, base.usd_per_hour) == (rival.cluster, rival.fabric, rival.usd_per_hour):
+        return None
     first, second = base.run(tokens), rival.run(tokens)
     if not first.usd or not second.usd or abs(first.usd / second.usd - 1) <= SAME:
         return None

@@ -56,13 +56,17 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
 
 
 def comparison_verdict(result: Comparison) -> str:
-    """The fastest side against the first, or the first against the next: speed, whether that is sure, and cost."""
+    """Which sides fit; then the fastest of these against the first, or the first against the next: speed, whether that
+    is sure, and cost."""
     sides = result.sides
-    order = sorted(range(len(sides)), key=lambda number: -sides[number].tokens_per_s)
+    fitting = [number for number, side in enumerate(sides) if side.estimate.fits]
+    pool = fitting if len(fitting) > 1 else range(len(sides))
+    order = sorted(pool, key=lambda number: -sides[number].tokens_per_s)
     fast, slow = (order[0], 0) if order[0] else (0, order[1])
     speed = sides[fast].tokens_per_s / sides[slow].tokens_per_s
     names = [ascii_uppercase[number] for number in (fast, slow)]
-    among = f", the fastest of {len(sides)}," if len(sides) > 2 else ""
+    which = "" if len(pool) == len(sides) else " that fit"
+    among = f", the fastest of {len(pool)}{which}," if len(sides) > 2 else ""
     difference = result.differences[max(fast, slow) - 1]
     if len({side.job.recipe.tokens for side in sides}) == 1:
         first, second = (format_seconds(sides[number].iteration_s) for number in (fast, slow))
@@ -80,9 +84,15 @@ def comparison_verdict(result: Comparison) -> str:
     if paid[0] and paid[1] and round(paid[0] / paid[1], 2) != 1:
         share = paid[0] / paid[1] - 1
         text += f"; {names[0]} costs {abs(share):.0%} {'more' if share > 0 else 'less'}"
-    if short := [letter for letter, side in zip(ascii_uppercase, sides, strict=False) if not side.estimate.fits]:
-        text += f"; {listed(short)} {'does' if len(short) == 1 else 'do'} NOT fit in memory"
-    return f"{text}."
+    return f"{_fits(sides, fitting)}{text}."
+
+
+def _fits(sides: Sequence[Side], fitting: Sequence[int]) -> str:
+    """Which sides fit in memory; empty where all do."""
+    if len(fitting) < 2:
+        return f"{f'Only {ascii_uppercase[fitting[0]]}' if fitting else 'No side'} fits in memory. If all did: "
+    short = [ascii_uppercase[number] for number in range(len(sides)) if number not in fitting]
+    return f"{listed(short)} {'does' if len(short) == 1 else 'do'} NOT fit in memory. " if short else ""
 
 
 def _error(difference: Difference) -> str:

@@ -146,12 +146,14 @@ def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Co
         Column("bytes", [format_si(row.bytes, "B") for row in rows]),
         Column("calls", [f"{row.calls:,.0f}" for row in rows], drop=2),
         Column("groups", [f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
-        Column("alone", [format_seconds(row.alone_s) for row in rows], meaning="one group"),
+        Column("alone", [format_seconds(row.alone_s) for row in rows], meaning="transfer of one group"),
         Column(
-            "together", [format_seconds(row.everybody_s) for row in rows], meaning="all groups of the axis at once"
+            "together",
+            [format_seconds(row.everybody_s) for row in rows],
+            meaning="of all groups of the axis at once; both without launch and latency, which the step counts",
         ),
         Column("slowdown", [f"x{row.slowdown:.2f}" for row in rows]),
-        Column("closed form", [format_seconds(row.closed_form_s) for row in rows], drop=3),
+        Column("closed form", [format_seconds(row.closed_form_s) for row in rows], meaning="with both", drop=3),
         Column("bottleneck", [", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
     ]
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from weft.errors import BadInput, Unsupported
-from weft.model import resolve_job
-from weft.runtime.layers.decoder import DEFAULTS, Details, in_words, is_config, read_details
+from weft.model import catalogue, resolve_job
+from weft.runtime.layers.decoder import DEFAULTS, Details, details_of, in_words, is_config, read_details
 
 
 def read(tmp_path, **fields):
@@ -106,3 +106,16 @@ def test_what_is_assumed_of_a_catalogue_model():
     llama, gpt = resolve_job("tiny-llama").model, resolve_job("tiny-gpt").model
     assert in_words(Details(), llama) == "activation silu, norm epsilon 1e-05, rotary theta 10000"
     assert in_words(Details(), gpt) == "activation gelu, norm epsilon 1e-05"
+
+
+def test_catalogue_models_of_known_types_have_all_numbers():
+    read = {}
+    for name in catalogue.names():
+        table = catalogue.configuration(catalogue.load(name).model)
+        if table["model_type"] in DEFAULTS and name != "opt-350m":  # whose norms come behind its layers
+            read[name] = details_of(table, name)
+    assert len(read) > 40
+    for name, factor in (("llama-3.1-70b", 8), ("llama-3.2-1b", 32), ("llama-3.2-3b", 32), ("llama-3.3-70b", 8)):
+        found = read[name]
+        band = (found.rotary_factor, found.rotary_low, found.rotary_high, found.rotary_original)
+        assert band == (factor, 1, 4, 8192)
