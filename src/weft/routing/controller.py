@@ -401,7 +401,7 @@ class Controller:
             self.jobs[event.job] = event.traffic
         elif event.kind == "job-ends":
             if event.job not in self.jobs:
-                raise BadInput(f"there is no job {event.job!r}", where="event", remedy="let it arrive first")
+                raise BadInput(f"there is no job {event.job!r}", where="event", remedy="name one that runs")
             del self.jobs[event.job]
             self.missed = {name: times for name, times in self.missed.items() if name != event.job}
         elif event.kind == "traffic":

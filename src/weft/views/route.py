@@ -78,7 +78,11 @@ def _slowdown(plan: RoutePlan) -> str:
     slowest, bound = _slowest(plan), max(1.0, plan.alpha_bound)
     if slowest < 1 + NOTICEABLE:
         return "no job's communication is slowed down by collisions"
-    least = "the least possible" if slowest < bound * (1 + NOTICEABLE) else f"at least {bound:.2f}x on any routes"
+    least = (
+        "the least possible with whole flows"
+        if slowest < bound * (1 + NOTICEABLE)
+        else f"at least {bound:.2f}x on any routes"
+    )
     return f"collisions make communication of the slowest job take {slowest:.2f}x as long ({least})"
 
 
