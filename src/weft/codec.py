@@ -326,7 +326,8 @@ def _first_problem(error: ValidationError, document: Any, names: Mapping[str, st
     if urgency(first) == 1:
         if names.get(last):
             return BadInput("is given twice, under its short and its full name", where=place, remedy="keep one")
-        near = difflib.get_close_matches(last, [*names, *filter(None, names.values())], n=2)
+        known = {*names, *filter(None, names.values())} - {last}  # a field of another part may have its name
+        near = difflib.get_close_matches(last, sorted(known), n=2)
         remedy = f"did you mean {' or '.join(near)}?" if near else "remove it"
         return BadInput("is not a known field", where=place, remedy=remedy)
     context: Any = first.get("ctx", {})

@@ -18,7 +18,7 @@ ASKED = request(
 
 
 def test_dimensions():
-    found = parse_dimensions("switch:16:150GiB/s:1ns, ring:8:50GB/s:1us,fc:4:400Gb/s:0,line:3:1e9:2us")
+    found = parse_dimensions("switch:16:150GiB/s:1ns, ring:8:50GB/s:1us,fc:4:400Gb/s:0,line:3:1e9B/s:2us")
     assert found == (
         Dimension(kind="switch", size=16, bandwidth_Bps=150 * 2**30, latency_s=1e-9),
         Dimension(kind="ring", size=8, bandwidth_Bps=50e9, latency_s=1e-6),
@@ -64,6 +64,8 @@ def test_a_switch_that_reduces():
 
 
 BAD = {
+    "bandwidth without unit": ("ring:8:50:1us", "bandwidth", "write 50GB/s or 400Gb/s"),
+    "latency without unit": ("ring:8:50GB/s:1", "latency", "write 1us"),
     "nothing": ("", "dimension 1", "is not a dimension"),
     "the second": ("ring:8:50GB/s:1us,", "dimension 2", "is not a dimension"),
     "kind": ("rong:8:50GB/s:1us", "dimension 1", "did you mean ring"),
@@ -76,7 +78,7 @@ BAD = {
     "unit of a bandwidth": ("ring:8:50GB:1us", "bandwidth", "wrong unit"),
     "no bandwidth": ("ring:8:0GB/s:1us", "bandwidth", "0"),
     "negative bandwidth": ("ring:8:-1GB/s:1us", "bandwidth", "-1"),
-    "infinite bandwidth": ("ring:8:1e999:1us", "bandwidth", "too large"),
+    "infinite bandwidth": ("ring:8:1e999B/s:1us", "bandwidth", "too large"),
     "latency": ("ring:8:50GB/s:soon", "latency", "is not a quantity"),
     "unit of a latency": ("ring:8:50GB/s:1m", "latency", "wrong unit"),
     "negative latency": ("ring:8:50GB/s:-1us", "latency", "-1e-06"),

@@ -62,7 +62,7 @@ CALLS = {
     "estimate": ({"model": "gpt2", "cluster": "a100-8", "layout": "tp=2"}, "tp=2 dp=4: "),
     "tune": ({"model": "gpt2", "cluster": "a100-8", "layout": "tp=4", "measured": "9%"}, "You run at 9% MFU"),
     "compare": ({"names": ["gpt2", "a100-8", "h100-8"]}, "B "),
-    "design": ({"model": "gpt2", "cluster": "a100-16", "no_simulate": True, "no_failures": True}, "Buy "),
+    "design": ({"model": "gpt2", "cluster": "a100-16", "no_simulate": True, "no_failures": True}, "Prices only: "),
     "simulate": ({"model": "gpt2", "cluster": "a100-16", "layout": "tp=4"}, "5."),
     "route": ({"cluster": "a100-16", "job": ["gpt2 tp=4,dp=4 0"]}, "Planned routes: "),
     "arrange": ({"site": "examples/site.toml", "budget": "1s"}, "3 jobs "),

@@ -317,6 +317,24 @@ def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
 
 
+def test_a_live_stream_survives_bad_events(weft: Run, story: list[str]) -> None:
+    """Each is reported in a line; the decisions are those without it.  In a file it is an error."""
+    bad = ['{"time_s": 1, "event": "job-ends", "job": "nobody"}', story[4][:9], '{"time_s": 1, "event": "explodes"}']
+    bad.append('{"time_s": 1, "event": "tick", "source": 1}')
+    mixed = [story[0], *bad, *story[1:]]
+    Path("mixed.jsonl").write_text("\n".join(mixed))
+    code, _, err = weft(*WATCH, "--events", "mixed.jsonl")
+    assert (code, err) == (2, "Error: mixed.jsonl: line 2: there is no job 'nobody' -- name one that runs\n")
+    running = started(*WATCH, stderr=subprocess.PIPE)
+    out, said = running.communicate("\n".join(mixed).encode())
+    assert running.returncode == 0
+    assert out.decode() == weft(*WATCH, "--events", "story.jsonl")[1]
+    lines = said.decode().splitlines()
+    assert [line.split(" line ")[1][0] for line in lines] == ["2", "3", "4", "5"]
+    assert lines[-1].endswith("source: is not a known field -- remove it")
+    assert all(line.startswith("Passed over: standard input: ") for line in lines)
+
+
 def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
     """Killed while it waits for more: what it printed is on disk, a second is refused, a third goes on."""
     _, whole, _ = weft(*WATCH, "--events", "story.jsonl")

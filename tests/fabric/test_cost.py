@@ -194,6 +194,13 @@ def test_every_part_of_a_small_network():
     assert found.watts == 8 * 16 + 8 * 8.5 + 2 * 25
 
 
+def test_a_torus_has_a_nic_for_each_accelerator_divided_over_its_links():
+    built = bill(for_cluster("torus", load("h100-64")), preset(DEFAULT))
+    assert (built.switches, built.cables, built.nics) == (0, 96, 64)
+    assert [line.part for line in built.lines] == ["133.333G cable", "133.333G transceiver", "400G NIC"]
+    assert built.usd == pytest.approx(96 * 85.08 + 192 * 769 + 64 * 2188)
+
+
 def test_a_bill_says_what_is_in_it():
     market = preset(DEFAULT)
     assert market.contents == "switches, transceivers, cables and NICs"

@@ -27,7 +27,7 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.routing.controller import Controller, Decision, Event, Key
+from weft.routing.controller import Controller, Decision, Event, Gain, Key
 from weft.routing.controller import Path as LinkPath
 from weft.routing.store import Store
 from weft.routing.traffic import JobTraffic, job_traffic, merged
@@ -366,6 +366,26 @@ def test_measured_traffic_teaches_unknown_flows() -> None:
     assert controller.jobs["a"].bytes.tolist() == [1e9, 1e9, 3e9]
     again = controller.apply(Event(time_s=2.0, kind="traffic", job="a", traffic=more))
     assert (again.flows, again.how) == (3, "kept")
+
+
+def test_flows_that_are_cut_off_have_no_pace() -> None:
+    """Of two jobs one loses its leaf: its pace is 0, the mean one half, and all is as before when the leaf is back."""
+    controller = Controller(SMALL)
+    far = SMALL.accelerators - 1
+    for job, flow in (("a", (0, 3, 1e9)), ("b", (far, 4, 1e9))):
+        controller.apply(arrival(job, [flow]))
+    leaf = (SMALL.names[SMALL.target[np.flatnonzero((SMALL.source == 0) & (SMALL.tier > 0))[0]]],)
+    down = controller.apply(Event(time_s=1.0, kind="switch-down", nodes=leaf))
+    assert (down.cut, down.cut_jobs) == (1, ("a",))
+    assert down.gain == Gain(before=0.0, after=0.0, bound=0.0, mean_before=0.5, mean_after=0.5)
+    again = controller.apply(Event(time_s=2.0, kind="tick"))
+    assert (again.gain.before, again.gain.after) == (0.0, 0.0)
+    late = controller.apply(arrival("c", [(1, far, 1e9)], 3.0))
+    assert (late.cut_jobs, late.gain.after, late.gain.mean_after) == (("a", "c"), 0.0, pytest.approx(1 / 3))
+    alone = controller.apply(Event(time_s=4.0, kind="job-ends", job="b"))
+    assert (alone.gain.after, alone.gain.mean_after) == (0.0, 0.0)
+    back = controller.apply(Event(time_s=5.0, kind="switch-up", nodes=leaf))
+    assert (back.cut_jobs, back.gain.after, back.gain.bound) == ((), 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("router", "message"), [("edge-coloring", "equal flows"), ("spray", "pins no flow")])

@@ -145,12 +145,19 @@ def test_a_design_begins_with_what_to_buy():
     asked = {"batch": 2, "sequence": 2048, "layout": "tp=8,sp", "no_failures": True, "no_simulate": True}
     study = weft.design("llama-3.2-1b", "h100-16", fabrics="rail-only,fat-tree", **asked)
     assert printed(design_view(study), 300).startswith(f"{purchase(study)}\n")
-    cheap, dear = study.designs[:2]
+    assert purchase(study).startswith("Prices only: ")
+    told = printed(design_view(study, verbose=True), 300)
+    assert not [claim for claim in ("Buy", "as fast", "The advice", "cheaper", "*") if claim in told]
+    assert "does NOT fit" not in told
+    large = replace(study, designs=tuple(replace(design, fits=False) for design in study.designs))
+    assert "Warning: tp=8,dp=2,sp does NOT fit: 4.6 GiB of 79.2 GiB an accelerator" in printed(design_view(large), 300)
+    cheap, dear = (replace(design, simulated_s=design.closed_form_s) for design in study.designs[:2])
     dear = replace(dear, scale_up_usd=cheap.total_usd)
+    routes = r" \(routes: [^)]*\)"
     for tokens_per_s, words in (
-        (1.005, rf"Buy {cheap.kind} for \$[\d,.MK]+: as fast as {dear.kind} within 1%, for \$"),
-        (1.2, rf"The fastest is {dear.kind} for \$[\d,.MK]+: 20% faster than {cheap.kind}, for \$"),
-        (0.9, rf"Buy {cheap.kind} for \$[\d,.MK]+: the fastest and the cheapest"),
+        (1.005, rf"Buy {cheap.kind} for \$[\d,.MK]+{routes}: as fast as {dear.kind} within 1%, for \$"),
+        (1.2, rf"The fastest is {dear.kind} for \$[\d,.MK]+{routes}: 20% faster than {cheap.kind}, for \$"),
+        (0.9, rf"Buy {cheap.kind} for \$[\d,.MK]+{routes}: the fastest and the cheapest"),
     ):
         changed = replace(dear, tokens_per_s=tokens_per_s * cheap.tokens_per_s)
         assert re.match(words, purchase(replace(study, designs=(cheap, changed))))

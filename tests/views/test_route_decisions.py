@@ -41,6 +41,7 @@ def decision(**changes) -> Decision:
         "placed": 4,
         "moved": 1,
         "cut": 2,
+        "cut_jobs": ("a", "b"),
         "moves": (MOVE,),
         "solve_s": 0.0123,
         "gain": GAIN,
@@ -51,7 +52,8 @@ def decision(**changes) -> Decision:
 def test_columns_align() -> None:
     head = heading_line().split("\n")[1]
     line = decision_line(decision(placed=1234, about="spine-1"))
-    said = "1,234 flows lost their path; 1 flow moved against collisions; 2 flows cut off; no better routes yet"
+    said = "1,234 flows lost their path; 1 flow moved against collisions; 2 flows of a and b cut off;"
+    said += " no better routes yet"
     assert " ".join(line.split()) == f"3 9.50 s switch-down spine-1 1,234 1 25.0% 80.0% 100.0% {said}"
     assert head.index("placed") + len("placed") == line.index("1,234") + len("1,234")
     for column, cell in (("event", "switch-down"), ("of", "spine-1"), ("reason", said)):
@@ -97,7 +99,8 @@ def test_json() -> None:
         "alpha_bound": 1.0,
         "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
         "about": "",
-        "reason": "4 flows lost their path; 1 flow moved against collisions; 2 flows cut off; no better routes yet",
+        "reason": "4 flows lost their path; 1 flow moved against collisions; 2 flows of a and b cut off;"
+        " no better routes yet",
         "changes": [],
     }
     assert moves == [

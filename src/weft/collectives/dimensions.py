@@ -219,6 +219,13 @@ def _dimension(text: str, where: str) -> Dimension:
         raise UnknownName("kind of dimension", parts[0], KINDS, where=where)
     if not parts[1].isdecimal() or len(parts[1]) > 9:
         raise BadInput(f"{parts[1][:40]!r} is not a whole number", where=f"{where}: size")
+    for value, name, remedy in (
+        (parts[2], "bandwidth", "write 50GB/s or 400Gb/s"),
+        (parts[3], "latency", "write 1us"),
+    ):
+        # 0 is the same in every unit; other bare numbers would be bytes per second, or seconds.
+        if value.strip()[-1:].isdecimal() and value.strip() != "0":
+            raise BadInput(f"{value[:40]!r} has no unit", where=f"{where}: {name}", remedy=remedy)
     Bps = parse_bandwidth(parts[2], f"{where}: bandwidth")
     latency_s = parse_seconds(parts[3], f"{where}: latency")
     try:

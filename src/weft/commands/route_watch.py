@@ -144,7 +144,8 @@ class _RouteFeed:
             try:
                 decision = self.controller.apply(event)
             except BadInput as error:
-                raise BadInput(error.what, where=place, remedy=error.remedy) from None
+                self._refuse(BadInput(error.what, where=place, remedy=error.remedy))
+                continue
             self._tell(event, decision, store)
             if self.stuck:
                 remedy = "check the installed routes with weft route audit"
@@ -161,9 +162,7 @@ class _RouteFeed:
 
         Files are opened, and their first event is read, before anything is decided.
         """
-        from weft.interop.events import read_event
-
-        options, fabric = self.options, self.controller.whole
+        options = self.options
         began = store is not None and done > 0 and '"event": "installed"' in store.event(1)
         if options.routes is not None:
             event = self._installed(options.routes)
@@ -177,11 +176,28 @@ class _RouteFeed:
         beside = None if measured is None else [(event.time_s, place, event.text) for place, event in measured]
         counters = {event.text: event for _, event in measured or ()}
         lines = undecided(options.events, store, done, first=int(began), beside=beside)
-        later = ((place, counters.get(line) or read_event(line, fabric, place)) for place, line in lines)
+        later = self._read(lines, counters)
         first = list(islice(later, 1)) if options.events or measured is not None else []
         if options.routes is not None and not done:
             yield options.routes, event
         yield from chain(first, later)
+
+    def _read(self, lines: Iterator[tuple[str, str]], counters: dict[str, Event]) -> Iterator[tuple[str, Event]]:
+        from weft.interop.events import read_event
+
+        for place, line in lines:
+            try:
+                event = counters.get(line) or read_event(line, self.controller.whole, place)
+            except BadInput as error:
+                self._refuse(error)
+                continue
+            yield place, event
+
+    def _refuse(self, error: BadInput) -> None:
+        """Files are refused; a live stream goes on after an event that cannot be used."""
+        if self.options.events or self.options.counters or self.options.demand:
+            raise error from None
+        click.echo(f"Passed over: {error}", err=True)
 
     def _measured(self) -> list[tuple[str, Event]]:
         """The events of files of counters and of flows in order of time, with their places."""

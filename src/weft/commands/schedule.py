@@ -203,7 +203,11 @@ def _dimensions(
     """The dimensions of the options, or of a plan's cluster; the cluster; the assumptions."""
     sources = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
     if len(sources) != (0 if planned is not None and not sources else 1):
-        raise BadInput("needs one of --cluster and --dims", where="schedule", remedy=f"for example: {USAGE}")
+        raise BadInput(
+            f"{'needs one' if not sources else 'takes only one'} of --cluster and --dims",
+            where="schedule",
+            remedy=f"for example: {USAGE}",
+        )
     from weft.collectives.dimensions import dimensions_of, parse_dimensions
 
     if options.dims is not None:

@@ -103,6 +103,7 @@ class FailureOptions(Options):
 
     def terms(self, tokens: str | float, **changes: Any) -> FailureTerms:
         """How failures of a run over ``tokens`` are met and counted."""
+        from weft.fabric.checks import positive
         from weft.reliability.classes import FailureBook, preset, read_failures
         from weft.reliability.job import parse_policy
         from weft.search.goodput import FailureTerms
@@ -114,7 +115,7 @@ class FailureOptions(Options):
         return FailureTerms(
             book=book,
             policy=parse_policy(self.policy),
-            tokens=parse_count(tokens, "--tokens"),
+            tokens=positive(parse_count(tokens, "--tokens"), "--tokens"),
             usd_per_hour=self.usd_per_hour,
             **changes,
         )

@@ -64,7 +64,7 @@ class BillTotals(Document):
     """The parts of a network by kind, with their dollars and watts.
 
     ``switch_ports`` are those bought, ``ports_used`` those with a cable; ``nics`` counts the links from an
-    accelerator to a scale-out switch.
+    accelerator to a scale-out switch, and one for an accelerator with links to others alone, which divide it.
     """
 
     DOCUMENT = "prices switches switch_ports ports_used transceivers cables nics usd watts"
@@ -147,7 +147,7 @@ def bill(
             where=f"{fabric.name}: radix",
             remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
-    nics = (a < fabric.accelerators) & (b >= fabric.accelerators)
+    nic_Gbps, divided_Gbps = _nics(fabric, a, b, cables, rate_Gbps)
     bought = np.where(switch, used if radix is None else radix, 0).astype(np.int64)
     return Bill(
         fabric=fabric.name,
@@ -158,7 +158,7 @@ def bill(
         ports_used=ports,
         transceivers=2 * int(cables.sum()),
         cables=int(cables.sum()),
-        nics=int(nics.sum()),
+        nics=len(nic_Gbps) + len(divided_Gbps),
         lines=tuple(
             BillLine(
                 category=category,
@@ -173,8 +173,9 @@ def bill(
                 *_switch_lines(fabric, bought, a, b, rate_Gbps),
                 *_rate_lines("cable", "", rate_Gbps, cables, "cable"),
                 *_rate_lines("transceiver", "two on a cable", rate_Gbps, 2 * cables, "transceiver"),
+                *_rate_lines("NIC", "link of an accelerator to a switch", nic_Gbps, np.ones_like(nic_Gbps), "nic"),
                 *_rate_lines(
-                    "NIC", "link of an accelerator to a switch", rate_Gbps[nics], np.ones_like(a[nics]), "nic"
+                    "NIC", "divided over an accelerator's links", divided_Gbps, np.ones_like(divided_Gbps), "nic"
                 ),
             ]
         ),
@@ -227,6 +228,17 @@ def _cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints, Floats]:
     cables = larger(fabric.cables)
     rate_Gbps = np.round(larger(fabric.capacity_Bps) / cables * 8 / 1e9, 3)
     return pairs[0], pairs[1], cables.astype(np.int64), rate_Gbps
+
+
+def _nics(fabric: Fabric, a: Ints, b: Ints, cables: Ints, rate_Gbps: Floats) -> tuple[Floats, Floats]:
+    """Gb/s of NICs that are a link to a switch each, and of those whose links lead to accelerators alone."""
+    near, far = a < fabric.accelerators, b < fabric.accelerators
+    to_switch = near & ~far
+    total_Gbps = np.zeros(fabric.nodes)
+    for ends in (a, b):
+        np.add.at(total_Gbps, ends[near & far], (cables * rate_Gbps)[near & far])
+    total_Gbps[a[to_switch]] = 0.0
+    return rate_Gbps[to_switch], np.round(total_Gbps[total_Gbps > 0], 1)
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:

@@ -135,7 +135,7 @@ class Move:
 class Gain:
     """Network-wide efficiency around a decision: the pace of the slowest group against its pace alone, and the mean
     over groups; before it (of the flows that had a path, 0 where it is not there any more; None where none had one),
-    after it, and at most.
+    after it, and at most.  A group with a flow that is cut off has pace 0 after it.
     """
 
     before: float | None = None
@@ -153,7 +153,7 @@ class Decision:
     well), "replanned" (all planned again), "rolled-back" (the network did not take it).  ``moved`` counts
     flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
     come up again.  ``changes`` is what measurements changed, ``about`` the job or part of the network that an event
-    names, ``withheld`` a plan that would have gained less than ``GAIN``.
+    names, ``withheld`` a plan that would have gained less than ``GAIN``; ``cut_jobs`` have the flows that are cut.
     """
 
     number: int
@@ -172,12 +172,13 @@ class Decision:
     changes: tuple[LinkChange, ...] = ()
     about: str = ""
     withheld: bool = False
+    cut_jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Routed:
     """What a decision is made of: how it was found, what changes, congestion and its bound; the problem and the links
-    of its flows before and after."""
+    of its flows before and after; the collectives with a flow that has no path left, and with one that ``lost`` it."""
 
     how: str = "kept"
     withheld: bool = False
@@ -188,6 +189,8 @@ class _Routed:
     had: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     links: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     before: list[object] = field(default_factory=list)
+    stopped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lost: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -300,6 +303,7 @@ class Controller:
             how=result.how,
             flows=sum(len(links) for links in self.links.values()),
             cut=sum(int((links[:, 0] < 0).sum()) for links in self.links.values()),
+            cut_jobs=tuple(name for name, links in self.links.items() if (links[:, 0] < 0).any()),
             alpha=result.alpha,
             alpha_bound=result.low,
             placed=sum(move.new for move in result.moves),
@@ -397,7 +401,7 @@ class Controller:
             self.jobs[event.job] = event.traffic
         elif event.kind == "job-ends":
             if event.job not in self.jobs:
-                raise BadInput(f"there is no job {event.job!r}", where="event", remedy="let it arrive first")
+                raise BadInput(f"there is no job {event.job!r}", where="event", remedy="name one that runs")
             del self.jobs[event.job]
             self.missed = {name: times for name, times in self.missed.items() if name != event.job}
         elif event.kind == "traffic":
@@ -506,9 +510,13 @@ class Controller:
         before = self._state()
         flows, problem, low = self._asked()
         had, up, down = self._remembered(problem, flows)
-        done = partial(_Routed, low=round(low, DIGITS), had=had, before=before)
+        every = self._flows()[0]
+        cut = np.setdiff1d(np.arange(len(every)), flows)
+        lost = cut[self._had(1)[cut, 0] >= 0]
+        stopped, lost = (np.unique(every.collective[which]) for which in (cut, lost))
+        done = partial(_Routed, low=round(low, DIGITS), had=had, before=before, stopped=stopped, lost=lost)
         # Where every flow is on one of its ways, all of them are up, and congestion is at the bound, all stay.
-        if len(flows) == len(self._flows()[0]) and np.all(up >= 0) and self.router != "destination":
+        if not len(cut) and np.all(up >= 0) and self.router != "destination":
             load = problem.fixed.copy()
             _kernels.weigh_all(load, problem.inverse, problem.demand_Bps, problem.ways, up, down)
             if (alpha := float(load.max(initial=0.0))) <= low * (1 + ENOUGH):
@@ -556,13 +564,15 @@ class Controller:
         if _same(self._measured[0], result.before):
             _, before, mean_before = self._measured
         else:
-            before, mean_before = self._pace(result.problem, result.had)
-        after, mean = (before, mean_before) if result.links is result.had else self._pace(result.problem, result.links)
+            before, mean_before = self._pace(result.problem, result.had, result.lost)
+        after, mean = before, mean_before
+        if result.links is not result.had or len(result.stopped):
+            after, mean = self._pace(result.problem, result.links, result.stopped)
         self._measured = self._state(), after, mean
         return Gain(
             before=before,
             after=1.0 if after is None else after,
-            bound=round(1.0 / max(1.0, result.low), DIGITS),
+            bound=0.0 if len(result.stopped) else round(1.0 / max(1.0, result.low), DIGITS),
             mean_before=mean_before,
             mean_after=1.0 if mean is None else mean,
         )
@@ -572,10 +582,11 @@ class Controller:
         routed = [(job, self.links[name]) for name, job in self.jobs.items() if name in self.links]
         return [self._network, *(each for pair in routed for each in pair)]
 
-    def _pace(self, problem: Problem, links: Ints) -> tuple[float | None, float | None]:
-        """The pace of the slowest group on some paths and the mean of all; None where no flow has one."""
+    def _pace(self, problem: Problem, links: Ints, stopped: Ints) -> tuple[float | None, float | None]:
+        """The pace of the slowest group on some paths and the mean of all, of which some are stopped; None where no
+        flow has a path and no group is stopped."""
         routed = np.flatnonzero(links[:, 0] >= 0)
-        if not len(routed):
+        if not len(routed) and not len(stopped):
             return None, None
         # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
         standing = replace(self.fabric, up=self._network.standing.up)
@@ -585,6 +596,7 @@ class Controller:
         # Of the groups that have a flow with a path: those of a job that only arrives have no pace yet.
         slowest = np.full(len(problem.traffic.job), np.inf)
         np.minimum.at(slowest, problem.traffic.collective[routed], rates[routed] / problem.demand_Bps[routed])
+        slowest[stopped] = 0.0
         paces = slowest[np.isfinite(slowest)]
         return round(float(paces.min()), DIGITS), round(float(paces.mean()), DIGITS)
 

@@ -308,6 +308,7 @@ class Design:
     ``sprayed_s`` is the time with packet spraying where ``simulated_s`` is with ECMP (None: it is not);
     ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
     ``one_domain_s`` is the iteration with all accelerators in one scale-up domain (None: not asked for).
+    ``memory_bytes`` are those of its fullest accelerator, and ``fits`` whether it has them.
     """
 
     kind: str
@@ -325,6 +326,8 @@ class Design:
     after: AfterFailures | None
     sprayed_s: float | None = None
     one_domain_s: float | None = None
+    memory_bytes: float
+    fits: bool
 
     @property
     def iteration_s(self) -> float:
@@ -669,7 +672,7 @@ def _design(
     # The closed form ranks layouts for some network, not for this one: each candidate is simulated on it.
     if len(layouts) > 1:
         layout = min(layouts, key=Evaluator(job, cluster, fabric, routing=routing).seconds)
-    closed = estimate(job, cluster, [layout])[0].iteration_s
+    closed = estimate(job, cluster, [layout])[0]
     simulated = sprayed = nic_bytes = spine_bytes = None
     failures: tuple[ComponentFailure, ...] = ()
     network = DegradedNetwork(job=job, cluster=cluster, layout=layout, fabric=fabric, routing=routing)
@@ -691,13 +694,15 @@ def _design(
         layout=layout,
         bill=price,
         scale_up_usd=domains_usd,
-        closed_form_s=closed,
+        closed_form_s=closed.iteration_s,
         simulated_s=simulated,
         sprayed_s=sprayed,
-        tokens_per_s=job.recipe.tokens / (simulated or closed),
+        tokens_per_s=job.recipe.tokens / (simulated or closed.iteration_s),
         nic_bytes=nic_bytes,
         spine_bytes=spine_bytes,
         failures=failures,
+        memory_bytes=closed.memory_bytes,
+        fits=closed.fits,
         after=None
         if options.run is None
         else _after(network, price.usd + domains_usd - own_usd, options.run, options.network_s),

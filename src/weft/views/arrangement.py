@@ -173,7 +173,7 @@ def _details(result: Arrangement) -> Iterator[Block]:
     layouts = f" {search.layouts} other layouts," if search.layouts else ""
     yield Paragraph(
         f"{search.arrangements:,} arrangements stepped,{layouts} {counted(search.placements, 'placement')};"
-        f" {ENDS[result.ended]}",
+        f" {ENDS[result.ended] if result.gap or result.ended == 'complete' else 'the bound is reached'}",
         indent=2,
     )
     yield Heading("Assumed")

@@ -10,9 +10,9 @@ from weft.fabric.cost import BOARD, PARTS
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.search.design import AS_FAST, DRAWS, LEAST, MOST, MOST_USD_PER_KWH
-from weft.units import counted, format_count, format_seconds, format_si, listed
+from weft.units import counted, format_bytes, format_count, format_seconds, format_si, listed
 from weft.views import words
-from weft.views.blocks import Block, Column, Heading, Paragraph, Table, cell, headline, notes
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, notes
 from weft.views.breakdown import defaults, subject
 from weft.views.charts import (
     COLOURS,
@@ -50,7 +50,9 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
         verbose: add what each column counts, the failure of one component, the job and the cluster.
     """
     if study.designs:
-        yield from headline(purchase(study))
+        yield Paragraph(purchase(study), style="bold")
+        yield from notes(_shortages(study))
+        yield Blank()
         yield Table(*_columns(study))
         yield Paragraph(_legend(study, verbose=verbose), indent=2)
         if any(each.one_domain_s for each in study.designs):
@@ -80,7 +82,7 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
             f"mean, worst: of {DRAWS} random sets of failed parts; stop: sets that cut accelerators off, in neither.",
             indent=2,
         )
-    if verbose and study.turning_points is not None:
+    if verbose and study.turning_points is not None and not prices_only(study):
         yield Heading("Prices that turn the advice")
         yield Table(*_price_columns(study, study.turning_points.prices))
     if any(design.after for design in study.designs):
@@ -101,16 +103,24 @@ def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]
 def _legend(study: DesignStudy, *, verbose: bool) -> str:
     """What the columns are, in short or in full."""
     simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
+    star = "." if prices_only(study) else _STAR
     if not verbose:
         times = f"closed form, {simulated}" if _simulated(study) else "closed form"
-        return f"k$ out: {study.prices.contents}; {times}: time of an iteration;{_RATE}{_STAR}"
+        return f"k$ out: {study.prices.contents}; {times}: time of an iteration;{_RATE}{star}"
     up = _UP if any(each.scale_up_usd for each in study.designs) else ""
     bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
-    return bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated)
+    return bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated) + star
 
 
 def purchase(study: DesignStudy) -> str:
-    """Which network to buy, and why."""
+    """Which network to buy, and why; without simulation which kind costs least."""
+    if prices_only(study):
+        least = min(study.designs, key=lambda design: design.total_usd)
+        return (
+            f"Prices only: {_name(least, study.designs)} costs least, ${format_count(least.total_usd)}."
+            " The closed form cannot tell these networks apart; leave out --no-simulate to compare their speed."
+            f" Priced: {study.prices.contents}."
+        )
     fastest, choice = study.fastest, study.recommended
     cheaper = [design for design in study.designs if design.total_usd < choice.total_usd]
     if choice is not fastest and fastest.total_usd > choice.total_usd:
@@ -135,7 +145,7 @@ def purchase(study: DesignStudy) -> str:
 def turning_words(study: DesignStudy) -> list[str]:
     """What the advice depends on, in up to three lines."""
     points = study.turning_points
-    if points is None:
+    if points is None or prices_only(study):
         return []
     by_name = {price.price: price for price in points.prices}
     hour, power = by_name.get("accelerator_hour"), by_name["energy"].higher
@@ -208,13 +218,27 @@ _BILL = (
     " accelerators' price, in no sum here;"
 )
 _UP = " k$ up: switches, cables and optics of domains bought as networks;"
-_RATE = " tok/s/$: tokens per second for each dollar of these sums;"
-_STAR = " * no other is both cheaper and faster (in tokens per second)."
+_RATE = " tok/s/$: tokens per second for each dollar of these sums"
+_STAR = "; * no other is both cheaper and faster (in tokens per second)."
 LEGEND = (
-    f" closed form, {{simulated}}: iteration time;{_RATE} beyond leaf: bytes of an iteration that"
-    f" cross switch-to-switch links;{_STAR}"
+    f" closed form, {{simulated}}: iteration time;{_RATE}; beyond leaf: bytes of an iteration that"
+    f" cross switch-to-switch links"
 )
-CLOSED = f" closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}{_STAR}"
+CLOSED = f" closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}"
+
+
+def prices_only(study: DesignStudy) -> bool:
+    """Whether only prices tell the networks apart: the closed form sees sizes of domains, but no kind or ratio."""
+    return not _simulated(study) and len({design.kind for design in study.designs}) > 1
+
+
+def _shortages(study: DesignStudy) -> Iterator[str]:
+    """The layouts that do not fit in memory."""
+    short = {design.layout: format_bytes(design.memory_bytes) for design in study.designs if not design.fits}
+    most = format_bytes(study.cluster.accelerator.memory_bytes)
+    for layout, needed in short.items():
+        what = f"{format_layout(layout)} does NOT fit: {needed} of {most} an accelerator"
+        yield f"Warning: {what}; weft estimate says what would let it"
 
 
 def _simulated(study: DesignStudy) -> bool:
@@ -230,7 +254,12 @@ def _columns(study: DesignStudy) -> list[Column]:
     batches, domains = ({getattr(row, name) for row in rows} for name in ("global_batch", "domain"))
     columns = [
         Column(
-            "network", [f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)], left=True
+            "network",
+            [
+                f"{'*' if i in study.pareto and not prices_only(study) else ' '} {one.kind}"
+                for i, one in enumerate(rows)
+            ],
+            left=True,
         ),
         Column("domain", [str(row.domain) for row in rows], drop=5 if len(domains) == 1 else 0),
         Column("switches", [f"{row.bill.switches:,}" for row in rows]),
@@ -267,8 +296,9 @@ def _instead(study: DesignStudy) -> Iterator[Block]:
         Column("optics", [cell(row.transceivers_saved, lambda saved: _change(-saved)) for row in rows]),
         Column("$ out", [cell(row.usd_saved_share, lambda saved: _change(-saved)) for row in rows]),
         Column("k$ saved", [f"{row.usd_saved / 1e3:,.0f}" for row in rows]),
-        Column("iteration", [cell(row.longer, _change) for row in rows]),
     ]
+    if not prices_only(study):
+        columns.append(Column("iteration", [cell(row.longer, _change) for row in rows]))
     if len({row.global_batch for row in rows}) > 1:
         columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     yield Table(*columns)

@@ -136,9 +136,10 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
     yield _links(fabric)
     if bill.lines:
         parts = [counted(bill.transceivers, "transceiver"), counted(bill.cables, "cable")]
+        if bill.nics:
+            parts.append(counted(bill.nics, "NIC"))
         if bill.switches:
-            ports = f"{bill.ports_used:,} of {bill.switch_ports:,} switch ports used"
-            parts = [ports, *parts, counted(bill.nics, "NIC")]
+            parts.insert(0, f"{bill.ports_used:,} of {bill.switch_ports:,} switch ports used")
         yield Paragraph(f"{', '.join(parts)} (each part: weft fabric bill)", indent=2)
         yield Paragraph(f"Prices: {bill.prices.name}, for {bill.prices.contents} (--prices)", indent=2, style="dim")
 
@@ -181,7 +182,7 @@ def bill_view(bill: Bill) -> Iterator[Block]:
         Column("detail", [row["detail"] for row in rows], left=True, drop=1),
     )
     date = f" ({prices.date})" if prices.date else ""
-    yield Paragraph(f"Prices: {prices.name}, {prices.source}{date}", indent=2, hang=2, style="dim")
+    yield Paragraph(f"Prices at any speed: {prices.name}, {prices.source}{date}", indent=2, hang=2, style="dim")
 
 
 def _dollars(value: float) -> str:

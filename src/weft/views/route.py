@@ -14,7 +14,7 @@ from weft.errors import BadInput, printable
 from weft.fabric.spec import Fabric, ranks
 from weft.routing.controller import GAIN, Decision, Move
 from weft.routing.telemetry import Kind
-from weft.units import counted, format_bytes, format_seconds, format_si
+from weft.units import counted, format_bytes, format_seconds, format_si, listed
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, cell, headline, notes
 from weft.views.charts import MUTED, Chart, alt, colours, data, finished, linear, tooltip
 
@@ -80,7 +80,11 @@ def _slowdown(plan: RoutePlan) -> str:
     slowest, bound = _slowest(plan), max(1.0, plan.alpha_bound)
     if slowest < 1 + NOTICEABLE:
         return "no job's communication is slowed down by collisions"
-    least = "the least possible" if slowest < bound * (1 + NOTICEABLE) else f"at least {bound:.2f}x on any routes"
+    least = (
+        "the least possible with whole flows"
+        if slowest < bound * (1 + NOTICEABLE)
+        else f"at least {bound:.2f}x on any routes"
+    )
     return f"collisions make communication of the slowest job take {slowest:.2f}x as long ({least})"
 
 
@@ -267,7 +271,7 @@ def reason(decision: Decision) -> str:
         how = "all planned again: " if decision.how == "replanned" else ""
         parts.append(f"{how}{counted(decision.moved, 'flow')} moved against collisions")
     if decision.cut:
-        parts.append(f"{counted(decision.cut, 'flow')} cut off")
+        parts.append(_cut_off(decision))
     if decision.withheld:
         parts.append(f"moves would gain less than {GAIN:.0%}")
     elif above:
@@ -275,11 +279,19 @@ def reason(decision: Decision) -> str:
     return "; ".join(parts) or "at the best possible"
 
 
+def _cut_off(decision: Decision) -> str:
+    more = len(decision.cut_jobs) - SHOWN
+    names = [printable(job)[: _WIDTHS[3]] for job in decision.cut_jobs[:SHOWN]]
+    names += [f"{more:,} more"] if more > 0 else []
+    return f"{counted(decision.cut, 'flow')} of {listed(names)} cut off"
+
+
 def summary_line(decision: Decision, placed: int, moved: int) -> str:
     """Where things stand after the last event."""
+    stopped = f"{_cut_off(decision)}; " if decision.cut else ""
     return (
-        f"{counted(decision.number, 'decision')}: {placed:,} flows placed, {moved:,} moved; the slowest collective has"
-        f" {decision.gain.after:.1%} of its pace alone, at best {decision.gain.bound:.1%}."
+        f"{counted(decision.number, 'decision')}: {placed:,} flows placed, {moved:,} moved; {stopped}the slowest"
+        f" collective has {decision.gain.after:.1%} of its pace alone, at best {decision.gain.bound:.1%}."
     )
 
 
