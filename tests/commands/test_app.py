@@ -120,11 +120,29 @@ def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, .
         (("plan", "gpt2", "h100", "--nodes", "4"), "The cluster's name has the number of GPUs, as h100-64."),
         (("plan", "gpt2"), "For example: weft plan llama-3.1-405b h100-16384"),
         (("fabric", "bill"), "For example: weft fabric bill h100-1024 --spares 3%"),
-        (("info",), "For example: weft info models [WORD]"),
+        (("info",), "schemas, install. For example: weft info models [WORD]"),
+        (("plan", "h100-64", "gpt2-124m"), "MODEL comes before CLUSTER"),
+        (("plan", "gpt2", "h100-8", "--fix", "ep=8"), "--fix: gpt2-124m has no experts -- leave out ep and etp"),
+        (("plan", "gpt2", "h100-8", "--fix", "tp=8", "--max", "tp=4"), "--fix and --max: the constraints exclude"),
     ],
 )
 def test_a_wrong_call_says_what_to_write(refused: Callable[..., str], words: tuple[str, ...], hint: str) -> None:
     assert hint in refused(*words)
+
+
+def test_a_plan_names_the_part_of_the_cluster_that_is_faster(weft: Run) -> None:
+    whole, part = (
+        weft("plan", "llama-3.1-8b", f"h100-{count}", "--batch", "64", "--top", "1")[1] for count in (152, 128)
+    )
+    (line,) = [line for line in whole.splitlines() if "of the 152 accelerators are faster" in line]
+    assert line.split("faster: ")[1].split(" per step")[0] == part.split(": ")[1].split(" per step")[0]
+    assert "are faster" not in part
+
+
+def test_a_rule_that_no_layout_keeps_is_named_first(weft: Run) -> None:
+    code, out, _ = weft("plan", "llama-3.1-70b", "h100-64", "--fix", "tp=16")
+    assert code == 3
+    assert out.startswith("No layout can run: attention heads (or key-value heads) do not divide by tp; choose tp")
 
 
 def test_help_of_a_command_groups_its_options(weft: Run) -> None:

@@ -143,7 +143,8 @@ def _advised(error: click.UsageError) -> str:
         if command.name in EXAMPLES:
             examples = [f"weft {command.name} {EXAMPLES[command.name][0]}"]
         if examples:
-            return f"{error.format_message()} For example: {examples[0]}"
+            missing = " ".join(error.format_message().split()).removesuffix(".")
+            return f"{missing}. For example: {examples[0]}"
     return error.format_message()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from weft.commands.shared import (
 from weft.errors import BadInput, UnknownName
 from weft.layout.spec import AXES, word_of
 from weft.layout.text import parse_layout
-from weft.units import counted, parse_seconds
+from weft.units import counted, format_seconds, parse_seconds
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
@@ -36,6 +37,10 @@ POOL = 100
 """Meshes searched for, at least, of which the fastest that differ are shown."""
 SPARE = 10
 """Meshes searched for per layout shown, of which near-equal ones are left out."""
+EASY = 15
+"""Odd factor that pipeline stages and the like take without harm."""
+WORTHWHILE = 0.1
+"""Time that fewer accelerators must save to be named."""
 DOUBLINGS = 10
 """Larger clusters that are tried where nothing fits."""
 
@@ -130,7 +135,14 @@ def plan(
         progress=progress,
     )
     if not result.considered:
-        raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
+        pinned = max(space.fixed.get("expert", (1,)) + space.fixed.get("expert_tensor", (1,)))
+        dense = pinned > 1 and not any(kind.moe for kind in job.model.kinds)
+        raise BadInput(
+            f"{job.model.name} has no experts" if dense else "the constraints exclude every layout",
+            where=" and ".join(name for name, used in (("--fix", options.fix), ("--max", options.max)) if used)
+            or None,
+            remedy="leave out ep and etp" if dense else "drop or loosen one",
+        )
     if fabric is not None and result.layouts:
         from weft.search.network_plan import plan_on_fabric
 
@@ -197,14 +209,17 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: LayoutOutp
     """
     with Progress("evaluating layouts") as progress:
         result = plan(model, cluster, options, progress=progress)
-    enough = "" if result.layouts or result.batch_that_runs else _enough(result, options)
     network = "simulated_s" in result.COLUMNS
-    words: dict[str, Any] = {} if network else {"command": _command(model, cluster, options), "enough": enough}
+    if result.layouts:
+        size = "" if network else _smaller(result, options)
+    else:
+        size = "" if result.batch_that_runs else _enough(result, options)
+    words: dict[str, Any] = {} if network else {"command": _command(model, cluster, options), "size": size}
     report(result, out, drawn=bool(result.layouts), **words)
     if not result.layouts:
         from weft.views.words import plan_verdict
 
-        nothing_fits(". ".join(filter(None, [f"{result.shortage} -- {plan_verdict(result)}", enough])), out)
+        nothing_fits(". ".join(filter(None, [f"{result.shortage} -- {plan_verdict(result)}", size])), out)
 
 
 def _command(model: str, cluster: str, options: PlanOptions) -> str:
@@ -233,3 +248,38 @@ def _enough(result: Plan, options: PlanOptions) -> str:
             return ""
         less *= 2
     return ""
+
+
+def _smaller(result: Plan, options: PlanOptions) -> str:
+    """The part of the cluster that is faster than the whole; empty where the axes can share the whole well.
+
+    What of the number of accelerators does not divide the batch cannot be data parallel: where that has a large odd
+    factor, as 1,000 beside a batch of 2,048, pipelines of 125 stages remain.
+    """
+    from weft.cluster.catalogue import resized
+    from weft.model.resolve import even_batch
+
+    cluster, batch = result.cluster, result.job.recipe.global_batch
+    unit = cluster.spans[-1] // cluster.tiers[-1].size
+    odd, best, fastest_s = _odd_rest(cluster.count, batch), "", (1 - WORTHWHILE) * result.best.iteration_s
+    if odd <= EASY:
+        return ""
+    for count in range(cluster.count - unit, 3 * cluster.count // 4, -unit):
+        if _odd_rest(count, batch) > odd // 2:
+            continue
+        odd = _odd_rest(count, batch)
+        try:
+            ranked = plan(result.job, resized(cluster, count), replace(options, top=1)).layouts
+        except BadInput:
+            continue
+        if ranked and ranked[0].iteration_s < fastest_s:
+            fastest_s = ranked[0].iteration_s
+            best = f"{count:,} of the {cluster.count:,} accelerators are faster: {format_seconds(fastest_s)} per step"
+    more = f"more with --batch {even_batch(batch, cluster.count)}"
+    return f"{best} ({cluster.count:,} shares few factors with a batch of {batch:,}; {more})" if best else ""
+
+
+def _odd_rest(count: int, batch: int) -> int:
+    """The odd part of what of ``count`` does not divide ``batch``."""
+    rest = count // math.gcd(count, batch)
+    return rest // (rest & -rest)

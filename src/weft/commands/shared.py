@@ -249,7 +249,15 @@ def cluster_of(cluster: ClusterSource) -> Cluster:
     """The cluster that a caller names or gives."""
     from weft.cluster import Cluster, resolve
 
-    return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
+    try:
+        return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
+    except UnknownName:
+        from weft.model import catalogue
+
+        if cluster not in catalogue.names():
+            raise
+        remedy = "name one such as h100-64; MODEL comes before CLUSTER"
+        raise BadInput(f"{cluster} is a model, not a cluster", where="CLUSTER", remedy=remedy) from None
 
 
 def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:

@@ -158,7 +158,7 @@ class Plan(Result):
             NothingFeasible: none fits; says how many fell to which rule.
         """
         if not self.ranked:
-            raise NothingFeasible(f"{self.shortage} -- {self.remedy}")
+            raise NothingFeasible(f"{self.shortage} -- {REMEDIES[self.obstacle]}")
         return self.ranked[0].estimate
 
     @property
@@ -169,9 +169,9 @@ class Plan(Result):
         return f"none of {counted(self.considered, 'layout')} is feasible ({counts}){batch}"
 
     @property
-    def remedy(self) -> str:
-        """What to change where nothing fits, by the rule that rejects most layouts."""
-        return REMEDIES[max(self.rejected, key=lambda count: count.layouts).code]
+    def obstacle(self) -> str:
+        """The code of the rule that rejects most layouts."""
+        return max(self.rejected, key=lambda count: count.layouts).code
 
     @property
     def capacity_bytes(self) -> float:

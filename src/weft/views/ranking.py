@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 
-def plan_view(plan: Plan, *, verbose: bool = False, command: str | None = None, enough: str = "") -> Iterator[Block]:
+def plan_view(plan: Plan, *, verbose: bool = False, command: str | None = None, size: str = "") -> Iterator[Block]:
     """A plan: which layout to use, the table, and what decides between its rows.
 
     Args:
         verbose: add every part of time and memory, the rejections, and what was assumed with its sources.
         command: shows one layout of the plan, with its ``--layout``; the plan's job and cluster by name if None.
-        enough: the smallest cluster of the kind on which something fits, where nothing does.
+        size: the cluster of the kind that would do better: on which something fits, or a part that is faster.
     """
     yield from headline(words.plan_verdict(plan))
     if plan.layouts:
         yield from ranking(plan)
-        yield from notes(_notes(plan))
+        yield from notes((*filter(None, [size]), *_notes(plan)))
         command = command or _estimate_command(plan)
         yield Copied(f"{command} --layout {format_layout(plan.layouts[0].layout)}", "Details")
-    elif enough:
-        yield Paragraph(enough, indent=2)
+    elif size:
+        yield Paragraph(size, indent=2)
     yield from notes(words.setting(plan.job, plan.cluster, plan.stack), style="dim")
     if verbose:
         yield from _details(plan)
@@ -62,7 +62,11 @@ def plan_view(plan: Plan, *, verbose: bool = False, command: str | None = None, 
 def _estimate_command(plan: Plan) -> str:
     """The command that shows a layout of a plan in full, without the layout, by the names of model and cluster."""
     recipe = plan.job.recipe
-    options = {"--batch": recipe.global_batch, "--sequence": recipe.sequence, "--precision": recipe.precision}
+    options: dict[str, object] = {
+        "--batch": recipe.global_batch,
+        "--sequence": recipe.sequence,
+        "--precision": recipe.precision,
+    }
     options |= {"--stack": plan.stack} | ({} if recipe.attention == "flash" else {"--attention": recipe.attention})
     given = [word for name, value in options.items() for word in (name, str(value))]
     given += ["--reduce-bf16"] if recipe.gradient_bytes == 2 else []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.estimation.trust import best_published
+from weft.layout.check import REASONS, REMEDIES
 from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_degrees, format_layout
@@ -237,7 +238,9 @@ def plan_verdict(plan: Plan) -> str:
         return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.ranked[0].iteration_s))
     if plan.batch_that_runs:
         return f"No layout can run this batch; --batch {plan.batch_that_runs} would work"
-    return f"No layout fits. {plan.remedy if plan.advice is None else advice_sentence(plan, plan.advice)}"
+    if plan.advice is not None:
+        return f"No layout fits. {advice_sentence(plan, plan.advice)}"
+    return f"No layout can run: {REASONS[plan.obstacle]}; {REMEDIES[plan.obstacle]}"
 
 
 def advice_sentence(plan: Plan, advice: Advice) -> str:
@@ -267,8 +270,10 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
     sentences = []
     if count > 1 and (tied > 1 or fastest.layout == first.layout):
         many = "All" if tied == count else f"{tied} of" if tied > 1 else "None of"
-        error = max(row.layout_error or 0.0 for row in plan.ranked if row.tied or tied == 1)
-        differ = f"{'less' if tied > 1 else 'more'} than the error (difference ±{error:.0%})"
+        second = plan.layouts[1]
+        error = plan.ranked[int(second.layout != fastest.layout)].layout_error or 0.0
+        pair = "first two" if fastest.layout in (first.layout, second.layout) else "second and the fastest"
+        differ = f"{'less' if tied > 1 else 'more'} than the error (±{error:.0%} between the {pair})"
         sentences.append(f"{many} {count} tie: they differ by {differ}")
     if fastest.layout != first.layout:
         does = f"needs {listed(plan.choice.reasons[:3])}" if plan.choice.reasons else "leaves less memory"
