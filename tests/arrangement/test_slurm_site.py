@@ -57,6 +57,11 @@ def names(site, number):
     return [site.host_names[host] for host in site.jobs[number].hosts]
 
 
+def test_a_topology_of_another_size_is_refused(site):
+    with pytest.raises(BadInput, match="fabric: has 64 accelerators, h100-128 128"):
+        site(A, B, head=HEAD.replace("h100-64", "h100-128"))
+
+
 def test_jobs_have_the_hosts_and_the_size_that_slurm_says(site):
     found = site(A | {"may": "reorder"}, B | {"may": "reorder"})
     assert found.host_names == tuple(f"n{i}" for i in range(1, 9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,8 @@ BAD = {
         option: (("fabric", "h100-64", option, "abc"), f"{option}: has no effect on a network that is built")
         for option in ("--link-speed", "--scale-up", "--hosts", "--host-map", "--exclude")
     },
+    "upside down": (("fabric", "h100-64", "--kind", "fat-tree 1:2"), "is not a ratio to 1 -- write ports down"),
+    "tokens": (("design", "gpt2", "h100-16", "--tokens=-5"), "Error: --tokens: -5.0 is not a finite number above 0"),
     "prices": (("design", "gpt2", "h100-16", "--prices", "cheap"), "price preset"),
 }
 
@@ -65,6 +68,17 @@ BAD = {
 def test_bad_input_is_one_line(refused: Callable[..., str], name: str) -> None:
     arguments, message = BAD[name]
     assert message in refused(*arguments)
+
+
+def test_a_topology_has_hosts_of_its_cluster(weft: Run, refused: Callable[..., str], tmp_path, monkeypatch) -> None:
+    """SLURM's nodes are hosts, each with its GPUs and NICs; a cluster of another size is refused."""
+    monkeypatch.chdir(tmp_path)
+    Path("topology.conf").write_text("SwitchName=leaf Nodes=n[1-4]\n")
+    for command in ((), ("bill",)):
+        out = weft("fabric", *command, "h100-32", "--kind", "topology.conf")[1]
+        assert out.startswith("SLURM topology, 1 switch for 32 GPUs: $")
+    assert "32 NICs" in weft("fabric", "h100-32", "--kind", "topology.conf")[1]
+    assert "topology.conf: has 32 accelerators, h100-64 64" in refused("fabric", "h100-64", "--kind", "topology.conf")
 
 
 def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:

@@ -23,7 +23,7 @@ from weft.cluster import resolve as resolve_cluster
 from weft.codec import Count, Range, decode
 from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.fabric.catalogue import default_kind, for_cluster
+from weft.fabric.catalogue import check_size, default_kind, for_cluster
 from weft.fabric.placement import host_names
 from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
@@ -240,7 +240,9 @@ def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -
     if path != kind or (beside is not None and Path(kind).suffix):
         from weft.interop.fabric_files import read_fabric
 
-        return read_fabric(path, cluster=cluster, oversubscription=file.oversubscription or ())
+        fabric = read_fabric(path, cluster=cluster, oversubscription=file.oversubscription or ())
+        check_size(fabric, cluster, f"{where}: fabric")
+        return fabric
     return for_cluster(kind, cluster, radix=file.radix, oversubscription=file.oversubscription)
 
 

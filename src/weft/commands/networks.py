@@ -135,12 +135,16 @@ def network_of(
     from weft.cluster.catalogue import with_spares_used
     from weft.commands.shared import cluster_of
     from weft.fabric import Fabric
-    from weft.fabric.catalogue import default_kind, for_cluster
+    from weft.fabric.catalogue import check_size, default_kind, for_cluster
 
     if isinstance(network, Fabric):
         return network, ""
     if kind is not None and is_file(kind):
-        return fabric_file(kind, files), ""
+        cluster = cluster_of(network)
+        # Nodes of SLURM are hosts of the cluster.
+        fabric = fabric_file(kind, files, hosts=cluster if len(cluster.tiers) > 1 else None)
+        check_size(fabric, cluster, kind)
+        return fabric, ""
     path = "" if kind is not None or isinstance(network, Cluster) else path_of(network, "CLUSTER")
     if os.path.isfile(path) and (Path(path).suffix != ".toml" or "weft.fabric/" in read_text(path, where=path)):
         return fabric_file(path, files), ""
@@ -162,12 +166,16 @@ def needs_a_file(files: Options) -> None:
 
 
 def fabric_file(
-    name: str | os.PathLike[str], options: Options = _AS_IT_IS, *, cluster: Cluster | None = None
+    name: str | os.PathLike[str],
+    options: Options = _AS_IT_IS,
+    *,
+    cluster: Cluster | None = None,
+    hosts: Cluster | None = None,
 ) -> Fabric:
     """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs."""
     from weft.interop.fabric_files import read_fabric
 
-    path, hints = path_of(name, "--fabric"), left_out(options)
+    path, hints = path_of(name, "--fabric"), left_out(options) | {"cluster": hosts}
     if cluster is None or hints["capacity_Bps"] is not None:
         return read_fabric(path, **hints)
     try:

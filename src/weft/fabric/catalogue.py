@@ -104,6 +104,13 @@ def for_cluster(
     return _KINDS[kind](site)
 
 
+def check_size(fabric: Fabric, cluster: Cluster, where: str) -> None:
+    """Refuse a network that is not of a cluster, with or without its spares."""
+    if fabric.accelerators not in (cluster.count, cluster.count + cluster.spares):
+        problem = f"has {fabric.accelerators:,} accelerators, {cluster.name} {cluster.count:,}"
+        raise BadInput(problem, where=where, remedy="name a cluster of as many")
+
+
 def check_kinds(names: Iterable[str]) -> None:
     """Refuse names of no fabric.
 
@@ -128,6 +135,10 @@ def parse_kind(text: str) -> tuple[str, float | None]:
     """
     result = _RATIO.fullmatch(text)
     kind, ratio = (text, None) if result is None else (result["kind"], float(result["ratio"]))
+    tree, space, rest = text.partition(" ")
+    if result is None and space and tree in TREES:
+        remedy = f"write ports down to ports up, like {tree} 2:1"
+        raise BadInput(f"{rest!r} is not a ratio to 1", where=text, remedy=remedy)
     if kind not in _KINDS:
         raise UnknownName("kind of fabric", text, kinds())
     if ratio is not None and (kind not in TREES or ratio < 1):
