@@ -455,17 +455,9 @@ def tune(
         stack=stack,
     )
     every = _candidates(layout, job, [*anchors.layouts, *(estimate.layout for estimate in whole.layouts)])
-    ease = Ease(job, cluster, stack, room_bytes)
-    # 3. Those that run, fit and gain.  The framework may run none of the best of the space: then what is one change
-    # away from the best that it runs, as long as that gets better.
-    written, reached = None if flags is None else cache(flags), None
-    while True:
-        kept = (each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))
-        gaining = _gaining(estimator, ease, anchors, [layout, *kept])
-        best = next((each for each in gaining if written and written(each)), None)
-        if best in (None, reached):
-            break
-        reached, every = best, every | dict.fromkeys(neighbours(best, job))
+    # 3. Those that run, fit and gain.
+    ease, written = Ease(job, cluster, stack, room_bytes), None if flags is None else cache(flags)
+    gaining = _reached(estimator, ease, anchors, fixed, every, written)
     # 4. Of each number of settings the best, and what the software has beside.
     chosen = [
         *_software_changes(estimator, anchors, software, keep),
@@ -549,6 +541,27 @@ def _candidates(layout: Layout, job: Job, best: Sequence[Layout]) -> dict[Layout
     singles = list(neighbours(layout, job))
     pairs = (second for first in singles for second in neighbours(first, job))
     return dict.fromkeys((*singles, *pairs, *(overlapped for each in best for overlapped in _overlapped(each))))
+
+
+def _reached(
+    estimator: Estimator,
+    ease: Ease,
+    anchors: Anchors,
+    fixed: dict[str, Any],
+    every: dict[Layout, None],
+    written: Callable[[Layout], tuple[str, ...] | None] | None,
+) -> list[Layout]:
+    """Those of candidates that gain, and of what is a change away from the best that the framework runs."""
+    reached = None
+    # The framework may run none of the best of the space: go on from the best that it runs, as long as that gets
+    # better.
+    while True:
+        kept = (each for each in every if all(getattr(each, name) == value for name, value in fixed.items()))
+        gaining = _gaining(estimator, ease, anchors, [anchors.layouts[0], *kept])
+        best = next((each for each in gaining if written and written(each)), None)
+        if best in (None, reached):
+            return gaining
+        reached, every = best, every | dict.fromkeys(neighbours(best, estimator.job))
 
 
 def _gaining(estimator: Estimator, ease: Ease, anchors: Anchors, candidates: Sequence[Layout]) -> list[Layout]:

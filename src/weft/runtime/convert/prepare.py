@@ -392,7 +392,7 @@ class _Passes:
         return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
 
 
-class _Part(nn.Sequential):
+class _OwnStage(nn.Sequential):
     """A stage of an ``nn.Sequential``, as ``StepPasses`` takes it; ``taken`` and ``given`` have no values."""
 
     first = last = False
@@ -430,7 +430,7 @@ def _cut(
     ends = np.cumsum(split_layers(len(names), chunks)).tolist()
     result, seen = nn.ModuleList(), dict[nn.Parameter, int]()
     for chunk, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        part = _Part(OrderedDict((name, modules[name]) for name in names[begin:end]))
+        part = _OwnStage(OrderedDict((name, modules[name]) for name in names[begin:end]))
         part.first, part.last = chunk == 0, chunk == chunks - 1
         for parameter in part.parameters():
             if seen.setdefault(parameter, chunk) != chunk:
@@ -457,7 +457,7 @@ class _OwnStages(_Passes):
     ) -> None:
         super().__init__(stages, machine, loss, None)
         self.reduction = "sum"
-        self._stages = cast(list[_Part], list(stages))
+        self._stages = cast(list[_OwnStage], list(stages))
         self._whole = whole
         self._made: dict[tuple[Any, ...], StepPasses] = {}
 
