@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import axonn
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import axonn
 from weft.errors import BadInput
 
 Row = tuple[tuple[int, int, int, int], float]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import axonn
 import numpy as np
 import pytest
 
+import axonn
 from weft.cluster.calibration import calibration
 from weft.validation.inputs import Prepared, prepare_all
 from weft.validation.runs import shipped_runs
