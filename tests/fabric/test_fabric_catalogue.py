@@ -92,7 +92,10 @@ def test_names_say_oversubscription() -> None:
     for text in ("torus 2:1", "fat-tree 0:1", "fat-tree 0.5:1"):
         with pytest.raises(BadInput, match="oversubscription"):
             parse_kind(text)
-    for text in ("fat-tree 2", "fat-tree  2:1", "fat-tree 2:2", "fat 2:1", "fat-tree 1e3:1", ""):
+    for text in ("fat-tree 2", "fat-tree  2:1", "fat-tree 2:2", "fat-tree 1e3:1"):
+        with pytest.raises(BadInput, match="is not a ratio to 1 -- write ports down to ports up, like fat-tree 2:1"):
+            parse_kind(text)
+    for text in ("fat 2:1", ""):
         with pytest.raises(UnknownName):
             parse_kind(text)
 
