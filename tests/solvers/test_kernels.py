@@ -13,9 +13,10 @@ import numba
 import numpy as np
 import pytest
 
+from weft import solvers
 from weft.fabric.traffic import Phases, Routes, Traffic
 from weft.simulation.flows.engine import Simulation, run
-from weft.solvers import _jit, compiling
+from weft.solvers import _jit
 from weft.solvers._jit import Kernel
 
 
@@ -23,8 +24,8 @@ from weft.solvers._jit import Kernel
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that a listener hears."""
     lines: list[str] = []
-    monkeypatch.setattr(compiling, "listener", lines.append)
-    monkeypatch.setattr(compiling, "heard", set())
+    monkeypatch.setattr(solvers, "listener", lines.append)
+    monkeypatch.setattr(solvers, "heard", set())
     return lines
 
 
@@ -53,12 +54,12 @@ def add(values: Any, number: int) -> Any:
 
 def test_a_kernel_is_kept_and_said_to_be_compiled_once(folder: Path, told: list[str]) -> None:
     assert Kernel(twice)(21) == 42
-    assert told == [compiling.FOR_GOOD]
-    compiling.heard.clear()
+    assert told == [solvers.FOR_GOOD]
+    solvers.heard.clear()
     again = Kernel(twice)
     assert again(4) == 8
     assert sum(again._compiled.stats.cache_hits.values()) == 1
-    assert told == [compiling.FOR_GOOD], "nothing was compiled"
+    assert told == [solvers.FOR_GOOD], "nothing was compiled"
     assert str(folder) == numba.config.CACHE_DIR
 
 
@@ -68,10 +69,10 @@ def test_damaged_files_are_made_anew(folder: Path, told: list[str], pattern: str
     (path,) = folder.rglob(pattern)
     for bad in (b"", b"\0" * 5000, path.read_bytes()[: path.stat().st_size // 2]):
         path.write_bytes(bad)
-        compiling.heard.clear()
+        solvers.heard.clear()
         told.clear()
         assert Kernel(twice)(21) == 42
-        assert told == [compiling.FOR_GOOD]
+        assert told == [solvers.FOR_GOOD]
         again = Kernel(twice)
         assert again(21) == 42
         assert sum(again._compiled.stats.cache_hits.values()) == 1
@@ -98,7 +99,7 @@ def test_nothing_is_kept_where_nothing_can_be_written(
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert Kernel(twice)(21) == 42
     assert Kernel(twice)(2.5) == 5.0
-    assert told == [compiling.FOR_NOW]
+    assert told == [solvers.FOR_NOW]
     assert not list(folder.rglob("*.nbc"))
 
 
@@ -112,7 +113,7 @@ def test_a_full_disk_costs_the_file_alone(folder: Path, told: list[str]) -> None
     kernel._compiled = full
     assert kernel(21) == 42
     assert calls == [(21,)]
-    assert told == [compiling.NOT_KEPT.format(reason="No space left on device")]
+    assert told == [solvers.NOT_KEPT.format(reason="No space left on device")]
     assert not list(folder.rglob("*.nbc"))
 
 
@@ -229,13 +230,13 @@ def start(tmp_path: Path) -> Start:
 def test_a_damaged_folder_of_kernels_is_made_anew(start: Start, tmp_path: Path) -> None:
     process = start()
     shown, said = process.communicate()
-    assert (process.returncode, said) == (0, compiling.FOR_GOOD + "\n")
+    assert (process.returncode, said) == (0, solvers.FOR_GOOD + "\n")
     for damage in (b"", os.urandom(3000)):
         kept = list(tmp_path.rglob("*.nb?"))
         assert kept
         for path in kept:
             path.write_bytes(damage)
-        for expected in (compiling.FOR_GOOD + "\n", ""):
+        for expected in (solvers.FOR_GOOD + "\n", ""):
             process = start()
             assert process.communicate() == (shown, expected)
             assert process.returncode == 0
