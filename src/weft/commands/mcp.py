@@ -21,13 +21,14 @@ import click
 from weft.commands.app import cli
 from weft.commands.command_line import DefaultGroup, command
 from weft.errors import MissingExtra
+from weft.solvers import FOR_GOOD, FOR_NOW
 
 TOOLS = ("plan", "estimate", "tune", "compare", "design", "simulate", "route", "arrange")
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"plan": {"top": 3}}
 """Where a tool's differ from its command's: an agent reads all of a document."""
 _OUTPUT = ("output", "form", "wide", "verbose", "chart", "picture", "paths")
 _TYPES = {"integer": "integer", "integers": "integer", "number": "number"}
-_PROGRAM = "from weft.commands.app import main; main()"
+_PROGRAM = (sys.executable, "-c", "from weft.commands.app import main; main()")
 
 
 @command()
@@ -125,9 +126,8 @@ async def answer(name: str, given: Mapping[str, Any]) -> tuple[bool, list[str]]:
             flags += [flag if each is True else f"{flag}={each}" for each in values]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "result.json")
-        words = [*_command(name)[0], *flags, "--format=json", f"--output={file}", "--", *arguments]
-        program, wide = [sys.executable, "-c", _PROGRAM], {**os.environ, "COLUMNS": "2000"}
-        run = await anyio.run_process([*program, *words], input=b"", check=False, env=wide)
+        words = [*_PROGRAM, *_command(name)[0], *flags, "--format=json", f"--output={file}", "--", *arguments]
+        run = await anyio.run_process(words, input=b"", check=False, env=os.environ | {"COLUMNS": "2000"})
         document = [file.read_text(encoding="utf-8")] if file.exists() else []
-    said = [line for line in run.stderr.decode().splitlines() if line]
+    said = [line for line in run.stderr.decode().splitlines() if line and line not in (FOR_GOOD, FOR_NOW)]
     return not document, ["\n".join(sorted(said, key=lambda line: line.startswith("Warning: "))), *document]
