@@ -369,15 +369,15 @@ def write_change(result: Tuning, run: str | None, folder: str) -> Iterator[str]:
         raise BadInput("there is no change to write", where="--write")
     change, name = result.changes[0], Path(run or "").name
     text = "" if run is None else read_text(run, where=run, largest=CONFIGURATION_BYTES)
+    tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
     own = change.flags and _edited(result, change, text, name)
     if own:
         lines = list(difflib.unified_diff(text.splitlines(), own.splitlines(), lineterm="", n=0))[2:]
         write_folder(folder, {name: own.encode()})
         yield f"wrote {Path(folder) / name}; what changed:"
         yield from (f"  {line}" for line in lines if not line.startswith("@@"))
-        yield from _by_hand(result, change)
+        yield from _by_hand(tool, result, change)
         return
-    tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
     made = launch_arguments(tool, result.job, result.cluster, change.estimate.layout)
     script = batch_script(result.cluster, change.estimate.layout, made.command)
     write_folder(folder, {made.file: made.text.encode(), "job.sbatch": script.encode()})
@@ -386,10 +386,9 @@ def write_change(result: Tuning, run: str | None, folder: str) -> Iterator[str]:
     yield from (f"note: {note}" for note in made.notes)
 
 
-def _by_hand(result: Tuning, change: LayoutChange) -> Iterator[str]:
+def _by_hand(tool: str, result: Tuning, change: LayoutChange) -> Iterator[str]:
     """What a changed file does not do by itself."""
     before, after = result.expected.layout, change.estimate.layout
-    tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
     known = launch_arguments(tool, result.job, result.cluster, before).notes
     notes = launch_arguments(tool, result.job, result.cluster, after).notes
     yield from (f"note: {note}" for note in notes if note not in known)

@@ -278,7 +278,7 @@ class Page:
     Attributes:
         needed: fields without which nothing is asked.
         sources: the fields that name a text which may be pasted.
-        looks: fields that choose what is shown of a result; they start no computation.
+        looks: fields that change the view of a result; they start no computation.
         shows: views of a result, the first by default.
         example: fields that fill the form where the address has none.
         row: the field that a row of a table leads to.

@@ -438,7 +438,7 @@ def _cut(
                 raise Unsupported(problem, where="layout: pp", remedy="untie them, or set pp=1")
         own = {name: role for name, role in roles.items() if name.partition(".")[0] in names[begin:end]}
         if not own:
-            problem = f"modules {names[begin]} to {names[end - 1]}, a stage, have no parameters"
+            problem = f"stage {chunk} ({', '.join(names[begin:end])}) has no parameters"
             raise BadInput(problem, where="layout: pp", remedy="set a smaller pp or vpp")
         if stage_of(layout, chunk) == machine.grid.coordinates["pipeline"]:
             result.append(parallelize(part, machine, own))
