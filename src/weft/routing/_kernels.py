@@ -377,13 +377,45 @@ def repair(net: Any, ways: Any, target: float, steps: int, tries: int) -> bool:
 
 
 @jit
-def weigh_all(load: Any, inverse: Any, demand: Any, ways: Any, up: Any, down: Any) -> None:
-    """What every link carries with each flow on its path."""
-    for flow in range(len(up)):
-        for column in range(2 * ways.up.shape[1]):
-            link = link_at(ways, up[flow], down[flow], column)
+def weigh(load: Any, inverse: Any, demand: Any, links: Any) -> None:
+    """Add the flows to the load of the links in their rows; -1 is none."""
+    for flow in range(len(links)):
+        for column in range(links.shape[1]):
+            link = links[flow, column]
             if link >= 0:
                 load[link] += demand[flow] * inverse[link]
+
+
+@jit
+def crossing(
+    part: Any,
+    source: Any,
+    target: Any,
+    demand: Any,
+    listed: Any,
+    sent: Any,
+    flows: Any,
+    first: Any,
+    least: Any,
+    most: Any,
+) -> None:
+    """Add up the demands (``sent``) and number (``flows``) of the flows that leave and enter each part of each level;
+    of those of a level the ``first``, and the ``least`` and ``most`` demand."""
+    for flow in range(len(demand)):
+        if listed[flow]:
+            continue
+        for level in range(part.shape[1]):
+            a, b = part[source[flow], level], part[target[flow], level]
+            # Parts of a level lie in parts of the next: flows that meet in one go no higher.
+            if a == b:
+                break
+            sent[0, a] += demand[flow]
+            sent[1, b] += demand[flow]
+            flows[0, a] += 1
+            flows[1, b] += 1
+            least[level], most[level] = min(least[level], demand[flow]), max(most[level], demand[flow])
+            if first[level] < 0:
+                first[level] = flow
 
 
 @jit
@@ -420,31 +452,36 @@ def all_up(links: Any, up: Any, live: Any) -> None:
 
 
 @jit
-def flows_on(links: Any, count: Any) -> None:
-    """Count the rows of ``links`` that have each link."""
+def capped(links: Any, capacity: Any, number: Any, left: Any, rates: Any, places: Any, ends: Any) -> Any:
+    """Cap every flow at the links that it has alone; number the other links in order of their first flow, from 1.
+
+    ``number`` begins with zeros; ``left`` gets the capacities of the numbered links, ``places`` their numbers less 1,
+    those of a flow up to its ``ends``.  How many places there are, and links.
+    """
+    # Step 1: links with one flow get -1, others -2.
     for flow in range(len(links)):
         for column in range(links.shape[1]):
             if links[flow, column] >= 0:
-                count[links[flow, column]] += 1
-
-
-@jit
-def capped(links: Any, capacity: Any, number: Any, rates: Any, places: Any, ends: Any) -> int:
-    """Cap every flow at its links without a ``number`` (-1), and list the numbers of the others in ``places``, those
-    of a flow up to its ``ends``; how many there are."""
-    count = 0
+                number[links[flow, column]] = max(number[links[flow, column]] - 1, -2)
+    used, shared = 0, 0
     for flow in range(len(links)):
         for column in range(links.shape[1]):
             link = links[flow, column]
             if link < 0:
                 continue
-            if number[link] < 0:
+            # Step 2: what no other flow takes is a cap on this one.
+            if number[link] == -1:
                 rates[flow] = min(rates[flow], capacity[link])
-            else:
-                places[count] = number[link]
-                count += 1
-        ends[flow] = count
-    return count
+                continue
+            # Step 3: the rest is to share.
+            if number[link] == -2:
+                left[shared] = capacity[link]
+                shared += 1
+                number[link] = shared
+            places[used] = number[link] - 1
+            used += 1
+        ends[flow] = used
+    return used, shared
 
 
 # Ways of given links ------------------------------------------------------------------------------

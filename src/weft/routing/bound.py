@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.errors import Unsupported
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import spans
+from weft.routing import _kernels
 from weft.routing.problem import SAME, Problem
 from weft.routing.ways import Climbs
 from weft.solvers import lp
@@ -29,45 +31,46 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     # Bound 1: links that leave no choice.  Bound 2: every cut between a part and the rest.
-    highest, traffic = float(problem.fixed.max(initial=0.0)), problem.traffic
+    highest, demand = float(problem.fixed.max(initial=0.0)), problem.demand_Bps
+    every = parts(problem.climbs, problem.fabric)
     listed = problem.ways.up_end > len(problem.climbs.top)
-    for level in levels(problem.climbs, problem.fabric):
-        # Flows to other parts must climb one level more.
-        cross = np.flatnonzero(~listed & (level.part[traffic.source] != level.part[traffic.target]))
-        if not len(cross):
-            continue
-        demand = problem.demand_Bps[cross]
-        equal = whole and np.ptp(demand) <= SAME * demand.max()
-        for ends, wide, capacity in zip((traffic.source, traffic.target), level.wide, level.capacity, strict=True):
-            part = level.part[ends[cross]]
-            if equal and capacity is not None:
+    sent, flows = np.zeros((2, len(every.links))), np.zeros((2, len(every.links)), dtype=np.int64)
+    levels = every.of.shape[1]
+    first, least, most = np.full(levels, -1), np.full(levels, np.inf), np.zeros(levels)
+    crossing = _kernels.crossing.sized(levels * len(demand))
+    crossing(every.of, problem.traffic.source, problem.traffic.target, demand, listed, sent, flows, first, least, most)
+    for level in np.flatnonzero(first >= 0).tolist():
+        equal = whole and most[level] - least[level] <= SAME * most[level]
+        for side, capacity in enumerate(every.capacity_Bps[level]):
+            used = np.flatnonzero(flows[side, : every.ends[level]])
+            used = used[np.searchsorted(used, every.ends[level - 1] if level else 0) :]
+            wide = every.wide_Bps[side, used]
+            if equal and capacity:
                 # Equal flows on equal links come whole: by the pigeonhole principle one link has ceil(many / links).
-                many = np.bincount(part, minlength=len(wide)) / np.maximum(level.links, 1)
-                highest = max(highest, float(demand[0] / capacity * np.ceil(many.max())))
+                many = flows[side, used] / np.maximum(every.links[used], 1)
+                highest = max(highest, float(demand[first[level]] / capacity * np.ceil(many.max())))
+            elif not wide.all():
+                return float(np.inf)
             else:
                 # The mean over the links of a cut is no more than the highest of them; without any it is infinite.
-                pressing = np.bincount(part, demand, len(wide))
-                used = np.flatnonzero(pressing)
-                if not wide[used].all():
-                    return float(np.inf)
-                highest = max(highest, float((pressing[used] / wide[used]).max()))
+                highest = max(highest, float((sent[side, used] / wide).max()))
     return highest
 
 
-class Level(NamedTuple):
-    """The parts that hang together up to a level: of every node, by its smallest node.
+class Parts(NamedTuple):
+    """What hangs together up to each level: ``of[host, level]`` is a host's part there, those of a level end before
+    ``ends[level]``.  ``links`` lead out of a part, ``wide_Bps`` together, out and into it; at each level, out and in,
+    all have ``capacity_Bps`` (0: not all the same)."""
 
-    ``links`` lead out of a part, ``wide`` together, out and into it; each has ``capacity`` where all are equal.
-    """
-
-    part: Ints
+    of: npt.NDArray[np.int32]
+    ends: list[int]
     links: Ints
-    wide: list[Floats]
-    capacity: list[float | None]
+    wide_Bps: Floats
+    capacity_Bps: list[list[float]]
 
 
 @lru_cache(maxsize=2)
-def levels(table: Climbs, fabric: Fabric) -> list[Level]:
+def parts(table: Climbs, fabric: Fabric) -> Parts:
     """The parts of every level.
 
     The controller asks for a bound at every event: what does not depend on flows is kept.
@@ -76,23 +79,24 @@ def levels(table: Climbs, fabric: Fabric) -> list[Level]:
 
     upward = table.upward[table.usable[table.upward]]
     begin, label = table.level[fabric.source[upward]], np.arange(fabric.nodes)
-    result = []
-    for height in range(int(table.level.max(initial=0)) if table.sound else 0):
+    levels = int(table.level.max(initial=0)) if table.sound else 0
+    of, ends, capacity = np.zeros((fabric.accelerators, levels), dtype=np.int32), [0], []
+    links, wide = [np.zeros(0, dtype=np.int64)], [np.zeros((2, 0))]
+    for height in range(levels):
         out = upward[begin == height]
-        at = label[fabric.source[out]]
-        each = [fabric.capacity_Bps[links] for links in (out, table.reverse[out])]
-        same = [len(one) > 0 and np.ptp(one) <= SAME * one.max() for one in each]
-        result.append(
-            Level(
-                part=label.copy(),
-                links=np.bincount(at, minlength=fabric.nodes),
-                wide=[np.asarray(np.bincount(at, one, fabric.nodes), dtype=np.float64) for one in each],
-                capacity=[float(one[0]) if equal else None for one, equal in zip(each, same, strict=True)],
-            )
-        )
+        roots = label == np.arange(fabric.nodes)
+        number = np.cumsum(roots) - 1
+        of[:, height] = ends[-1] + number[label[: fabric.accelerators]]
+        at, count = number[label[fabric.source[out]]], int(roots.sum())
+        each = [fabric.capacity_Bps[side] for side in (out, table.reverse[out])]
+        links.append(np.bincount(at, minlength=count))
+        wide.append(np.stack([np.bincount(at, side, count) for side in each]))
+        same = [len(side) > 0 and np.ptp(side) <= SAME * side.max() for side in each]
+        capacity.append([float(side[0]) if equal else 0.0 for side, equal in zip(each, same, strict=True)])
+        ends.append(ends[-1] + count)
         # What hangs together up to the next level: the same, and what these links join.
         join.sized(4 * len(out) + fabric.nodes)(fabric.source[out], fabric.target[out], label)
-    return result
+    return Parts(of, ends[1:], np.concatenate(links), np.concatenate(wide, axis=1), capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

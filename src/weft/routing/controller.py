@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import count
 from typing import Literal, get_args
 
@@ -46,13 +46,14 @@ def changed(fabric: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str,
     Raises:
         BadInput: no such node or link, or it comes up without having been down.
     """
+    numbers = _numbers(fabric)
     for name in nodes:
-        if name not in fabric.names:
+        if name not in numbers:
             raise BadInput(
                 f"{name!r} is not a node of {fabric.name}", where="event", remedy=f"use names like {fabric.names[-1]}"
             )
     names = tuple(sorted(nodes))
-    ends = [fabric.names.index(name) for name in names]
+    ends = [numbers[name] for name in names]
     if len(ends) == 2 and not np.any((fabric.source == ends[0]) & (fabric.target == ends[1])):
         raise BadInput(f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes")
     if fails:
@@ -64,15 +65,18 @@ def changed(fabric: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str,
 
 def without(fabric: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
     """The fabric without what is down."""
-    dead = ~fabric.up
-    for names in down:
-        nodes = [fabric.names.index(name) for name in names]
-        if len(nodes) == 1:
-            dead = dead | (fabric.source == nodes[0]) | (fabric.target == nodes[0])
-        else:
-            for a, b in (nodes, nodes[::-1]):
-                dead = dead | ((fabric.source == a) & (fabric.target == b))
-    return replace(fabric, up=~dead)
+    numbers, off, pairs = _numbers(fabric), np.zeros(fabric.nodes, dtype=bool), []
+    for first, *second in ([numbers[name] for name in names] for names in down):
+        off[first] |= not second
+        pairs += [(first * fabric.nodes + end, end * fabric.nodes + first) for end in second]
+    dead = off[fabric.source] | off[fabric.target] | np.isin(fabric.source * fabric.nodes + fabric.target, pairs)
+    return replace(fabric, up=fabric.up & ~dead)
+
+
+@lru_cache(maxsize=2)
+def _numbers(fabric: Fabric) -> dict[str, int]:
+    """The nodes by name."""
+    return {name: node for node, name in enumerate(fabric.names)}
 
 
 REPLAN_S = 60.0
@@ -511,14 +515,14 @@ class Controller:
         flows, problem, low = self._asked()
         had, up, down = self._remembered(problem, flows)
         every = self._flows()[0]
-        cut = np.setdiff1d(np.arange(len(every)), flows)
-        lost = cut[self._had(1)[cut, 0] >= 0]
+        cut = np.zeros(0, dtype=np.int64) if len(flows) == len(every) else np.setdiff1d(np.arange(len(every)), flows)
+        lost = cut[self._had(1)[cut, 0] >= 0] if len(cut) else cut
         stopped, lost = (np.unique(every.collective[which]) for which in (cut, lost))
         done = partial(_Routed, low=round(low, DIGITS), had=had, before=before, stopped=stopped, lost=lost)
         # Where every flow is on one of its ways, all of them are up, and congestion is at the bound, all stay.
         if not len(cut) and np.all(up >= 0) and self.router != "destination":
-            load = problem.fixed.copy()
-            _kernels.weigh_all(load, problem.inverse, problem.demand_Bps, problem.ways, up, down)
+            load = np.zeros(problem.fabric.links)
+            _kernels.weigh(load, problem.inverse, problem.demand_Bps, had)
             if (alpha := float(load.max(initial=0.0))) <= low * (1 + ENOUGH):
                 self.links = {name: self.links[name] for name in self.jobs}
                 return done(alpha=round(alpha, DIGITS), problem=problem, links=had)

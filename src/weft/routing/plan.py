@@ -221,23 +221,19 @@ def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
 
 
 def path_rates(fabric: Fabric, traffic: JobTraffic, links: Ints) -> Floats:
-    """``flow_rates`` of flows with a path each: rows of ``links``, -1 behind.
+    """``flow_rates`` of flows with a path each over links that are up: rows of ``links``, -1 behind.
 
     A link with one flow is a cap on that flow, so that only links with several are left to share.
     """
-    capacity = np.where(fabric.up, fabric.capacity_Bps, 0.0)
-    count, rates = np.zeros(fabric.links, dtype=np.int64), traffic.cap_Bps.copy()
-    _kernels.flows_on(links, count)
-    shared = np.flatnonzero(count > 1)
-    number = np.full(fabric.links, -1, dtype=np.int64)
-    number[shared] = np.arange(len(shared))
-    places, ends = np.zeros(links.size, dtype=np.int64), np.zeros(len(links) + 1, dtype=np.int64)
-    used = _kernels.capped(links, capacity, number, rates, places, ends[1:])
+    number, rates = np.zeros(fabric.links, dtype=np.int32), traffic.cap_Bps.copy()
+    left, places = np.zeros(fabric.links), np.zeros(links.size, dtype=np.int64)
+    ends = np.zeros(len(links) + 1, dtype=np.int64)
+    used, shared = _kernels.capped(links, fabric.capacity_Bps, number, left, rates, places, ends[1:])
     crowd = np.flatnonzero(np.diff(ends))
     if len(crowd):
         indptr = np.append(0, ends[1:][crowd])
         usage, weight = np.ones(used), np.ones(len(crowd))
-        rates[crowd] = maxmin.solve(capacity[shared], indptr, places[:used], usage, weight, rates[crowd])
+        rates[crowd] = maxmin.solve(left[:shared], indptr, places[:used], usage, weight, rates[crowd])
     return rates
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
+from weft.routing import _kernels
 from weft.routing.traffic import JobTraffic, check_traffic
 from weft.routing.ways import MOST_PATHS, Climbs, Ways, climbs, routes_of, ways_of
 
@@ -43,16 +44,14 @@ class Problem:
     @cached_property
     def inverse(self) -> Floats:
         """1 / capacity of every link."""
-        # A link that is down has infinite cost, so that any path over it is worse than all others.
-        return np.where(self.fabric.up, 1.0 / np.maximum(self.fabric.capacity_Bps, 1e-300), np.inf)
+        return _inverse(self.fabric)
 
     @cached_property
     def fixed(self) -> Floats:
         """What links carry whatever the choice."""
         load = np.zeros(self.fabric.links) if self.beside is None else self.beside.copy()
-        for links in (self.ways.first, self.ways.last):
-            chosen = np.flatnonzero(links >= 0)
-            load += np.bincount(links[chosen], self.demand_Bps[chosen] * self.inverse[links[chosen]], len(load))
+        links = np.stack([self.ways.first, self.ways.last], axis=1)
+        _kernels.weigh.sized(links.size)(load, self.inverse, self.demand_Bps, links)
         return load
 
     @cached_property
@@ -167,6 +166,12 @@ def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, F
         if len(pairs):
             port = np.where(inside & direct, 2 * hosts + inner[order][at], port)
         yield port, np.maximum(np.concatenate([nic, domain, fabric.capacity_Bps]), 1e-300)
+
+
+@lru_cache(maxsize=2)
+def _inverse(fabric: Fabric) -> Floats:
+    # A link that is down has infinite cost, so that any path over it is worse than all others.
+    return np.where(fabric.up, 1.0 / np.maximum(fabric.capacity_Bps, 1e-300), np.inf)
 
 
 @lru_cache(maxsize=4)
