@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,6 @@ def arranged_arguments(
     return arguments, tuple(notes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaunchOptions(FileOutput):
     """Which layout, and for which tool."""
 

@@ -46,7 +46,6 @@ TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
     """The data of a run."""
 
@@ -61,7 +60,6 @@ class DataOptions(Options):
     needs = {"eval_data": "eval_every", "eval_batches": "eval_every"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class OptimizerOptions(Options):
     """Steps, optimizer and numerics."""
 
@@ -80,7 +78,6 @@ class OptimizerOptions(Options):
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(Options):
     """Checkpoints, and failures."""
 
@@ -99,7 +96,6 @@ class CheckpointOptions(Options):
     needs = dict.fromkeys(("save_every", "keep", "background_save", "resume", "restart"), "out")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasureOptions(CalibrationOptions):
     """The machine, and what is measured on it."""
 
@@ -108,7 +104,6 @@ class MeasureOptions(CalibrationOptions):
     cluster: str | Cluster | None = option(None, "This machine (weft bench), for --compare and MFU.", metavar="FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOutput(Options):
     """What is written besides checkpoints."""
 
@@ -119,7 +114,6 @@ class TrainOutput(Options):
     profile: str | None = option(None, "Trace of the last step, for ui.perfetto.dev.", metavar="FILE.json")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOptions(
     RankedOptions, RecipeOptions, DataOptions, OptimizerOptions, CheckpointOptions, MeasureOptions, TrainOutput
 ):
@@ -262,7 +256,6 @@ def train(
 
     Args:
         model: as for ``weft.plan``; left out with ``plan`` and ``arrangement``.
-        options: the options as a record instead of keywords.
         quiet: print nothing while it runs.
 
     Raises:
