@@ -35,7 +35,7 @@ def test_a_page_says_all_parts_and_loads_nothing():
         assert f'href="#{name}"' in page
     for name in ("time-of-the-best-layout", "memory", "rejected-layouts"):
         assert f'<h2 id="{name}"' in page
-    assert page.count('class="weft-chart"') == 1
+    assert page.count('class="weft-chart"') == 2
     assert page.count("data-sortable") >= 3
     assert not re.search(r'(src|href)="(?!#)', page)
     assert len(page.encode()) < 3_000_000
