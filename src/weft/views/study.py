@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import BadInput
 from weft.studies.result import Rows
 from weft.units import counted, format_seconds
-from weft.views.blocks import Blank, Block, Column, Paragraph, Table
+from weft.views.blocks import Blank, Block, Paragraph
 from weft.views.charts import INK, Chart, alt, bounds, colours, data, finished, linear, titled, tooltip
-from weft.views.words import column_words, printable, told
+from weft.views.words import column_words, printable, records_table, told
 
 if TYPE_CHECKING:
     from weft.studies.result import Sweep
@@ -40,8 +40,6 @@ _TELLING = (
 """Figures that are shown by default."""
 _MOST_MODELS = 3
 """Models whose fastest point the verdict names."""
-_LEAST = "layout_text"
-"""The column that goes first where there is no room."""
 
 
 def study_verdict(rows: Iterable[dict[str, Any]], result: Sweep) -> str:
@@ -110,17 +108,7 @@ def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[
     """Rows under the names of their columns."""
     if rows:
         yield Blank()
-        yield _table(rows, names)
-
-
-def _table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
-    columns = []
-    for place, name in enumerate(names):
-        values = [row.get(name) for row in rows]
-        text = all(isinstance(value, str | bool | None) for value in values)
-        cells = [printable(told(name, value)) for value in values]
-        columns.append(Column(printable(column_words(name)), cells, drop=100 if name == _LEAST else place, left=text))
-    return Table(*columns)
+        yield records_table(rows, names)
 
 
 def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:
