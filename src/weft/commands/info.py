@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any
 
@@ -275,15 +274,6 @@ EXTRAS = {
 """Each extra: what it serves, and its packages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A test of the installation, whether it holds, and its answer in words."""
-
-    name: str
-    holds: bool
-    answer: str
-
-
 def version(package: str) -> str | None:
     """The version of a package; None where it is missing."""
     try:
@@ -292,32 +282,18 @@ def version(package: str) -> str | None:
         return None
 
 
-def checked(name: str, run: Callable[[], tuple[bool, str]]) -> Check:
-    """Run a check; any error means that it does not hold."""
+def _answer(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
+    """Whether a check holds, and its answer in words; any error means that it does not hold."""
     try:
-        return Check(name, *run())
+        return check()
     except Exception as error:
-        return Check(name, holds=False, answer=f"{type(error).__name__}: {error}")
+        return False, f"{type(error).__name__}: {error}"
 
 
 def _plan() -> tuple[bool, str]:
     best = weft.plan("gpt2-124m", "a100-8", top=1).best
     holds = best.lower_bound_s <= best.iteration_s and best.memory_bytes <= best.capacity_bytes
     return holds, f"{format_seconds(best.iteration_s)}, at least {format_seconds(best.lower_bound_s)}"
-
-
-def _rates() -> tuple[bool, str]:
-    import numpy as np
-
-    from weft.solvers.maxmin import check, solve
-
-    dice, flows, hops, links = np.random.default_rng(0), 200, 4, 50
-    paths = np.concatenate([dice.choice(links, hops, replace=False) for _ in range(flows)])
-    capacity = dice.uniform(1e9, 1e10, links)
-    ones = np.ones(flows)
-    problem = (capacity, np.arange(0, flows * hops + 1, hops), paths, np.ones(flows * hops), ones, ones * np.inf)
-    wrong = check(solve(*problem), *problem)
-    return wrong is None, wrong or f"{counted(flows, 'flow')} over {links} links share them max-min fair"
 
 
 def _schedule() -> tuple[bool, str]:
@@ -332,16 +308,16 @@ def _simulate() -> tuple[bool, str]:
     return bound_s <= result.iteration_s, f"{format_seconds(result.iteration_s)}, at least {format_seconds(bound_s)}"
 
 
-CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate": _simulate}
+CHECKS = {"plan": _plan, "schedule": _schedule, "simulate": _simulate}
 
 
 def installation() -> tuple[list[Block], bool]:
     """Look at packages and the kernels' folder, and run the checks; what is shown, and whether all is right."""
     names = {*NEEDED, *(name for _, packages in EXTRAS.values() for name in packages)}
     versions = {name: version(name) for name in names}
-    checks = [checked(name, run) for name, run in CHECKS.items()]
+    checks = {name: _answer(run) for name, run in CHECKS.items()}
     missing = [name for name in NEEDED if not versions[name]]
-    passed = sum(check.holds for check in checks)
+    passed = sum(holds for holds, _ in checks.values())
     right = not missing and passed == len(checks)
     problem = f"missing: {', '.join(missing)}; " if missing else ""
     state = "is installed correctly" if right else "is NOT installed correctly"
@@ -350,7 +326,7 @@ def installation() -> tuple[list[Block], bool]:
         (extra, serves, "installed" if all(versions[name] for name in packages) else f"pip install 'weft[{extra}]'")
         for extra, (serves, packages) in EXTRAS.items()
     ]
-    rows = [("passed" if check.holds else "FAILED", check.name, check.answer) for check in checks]
+    rows = [("passed" if holds else "FAILED", name, answer) for name, (holds, answer) in checks.items()]
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     shown = ", ".join(f"{name} {versions[name] or 'MISSING'}" for name in NEEDED)
     blocks: list[Block] = [
