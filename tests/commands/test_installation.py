@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.commands import info as installation
+from weft.solvers import maxmin
 
 Run = Callable[..., tuple[int, str, str]]
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
@@ -45,6 +46,14 @@ def test_all_is_well_here_and_takes_seconds_at_most(weft: Run) -> None:
     begin = time.process_time()  # the kernels are compiled
     installation.installation()
     assert time.process_time() - begin < 5
+
+
+def test_rates_that_are_not_fair_are_found(weft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = maxmin.solve
+    monkeypatch.setattr(maxmin, "solve", lambda *problem: solve(*problem) * 0.99)
+    code, out, _ = weft("info", "install")
+    assert code == 1
+    assert [line for line in out.splitlines() if "FAILED" in line and "fair rates" in line]
 
 
 def test_a_check_that_does_not_hold_is_found(weft: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,6 +296,20 @@ def _plan() -> tuple[bool, str]:
     return holds, f"{format_seconds(best.iteration_s)}, at least {format_seconds(best.lower_bound_s)}"
 
 
+def _rates() -> tuple[bool, str]:
+    import numpy as np
+
+    from weft.solvers.maxmin import check, solve
+
+    dice, flows, hops, links = np.random.default_rng(0), 200, 4, 50
+    paths = np.concatenate([dice.choice(links, hops, replace=False) for _ in range(flows)])
+    capacity = dice.uniform(1e9, 1e10, links)
+    ones = np.ones(flows)
+    problem = (capacity, np.arange(0, flows * hops + 1, hops), paths, np.ones(flows * hops), ones, ones * np.inf)
+    wrong = check(solve(*problem), *problem)
+    return wrong is None, wrong or f"{counted(flows, 'flow')} over {links} links share them max-min fair"
+
+
 def _schedule() -> tuple[bool, str]:
     result: Any = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
     over = result.time_s / result.bound_s - 1
@@ -308,7 +322,7 @@ def _simulate() -> tuple[bool, str]:
     return bound_s <= result.iteration_s, f"{format_seconds(result.iteration_s)}, at least {format_seconds(bound_s)}"
 
 
-CHECKS = {"plan": _plan, "schedule": _schedule, "simulate": _simulate}
+CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate": _simulate}
 
 
 def installation() -> tuple[list[Block], bool]:

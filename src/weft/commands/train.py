@@ -17,12 +17,11 @@ from weft.checkpoints import check_checkpoint, last_checkpoint
 from weft.cluster import Cluster
 from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, Once, command
-from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, job_of, planned_subject
 from weft.errors import BadInput
 from weft.files import write_text
-from weft.launched import adopt_launcher, launched_world, said_once, speaks
+from weft.launched import TUNER, TUNER_KEY, adopt_launcher, launched_world, said_once, speaks
 from weft.layout.measured import StepRecord
 from weft.layout.spec import Layout, TensorOverlap
 from weft.layout.text import parse_layout
