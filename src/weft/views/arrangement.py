@@ -241,12 +241,6 @@ _UNITS = ("leaf", "pod", "zone")
 """What units of a tier are called, the inner first."""
 
 
-def _job_colours(result: Arrangement) -> tuple[list[str], list[str]]:
-    """Names of jobs with their numbers, and their colours."""
-    names = [f"{number + 1} {job.name}" for number, job in enumerate(result.site.jobs)]
-    return names, [COLOURS[number % len(COLOURS)] for number in range(len(names))]
-
-
 def _pixels(**fields: str) -> dict[str, Any]:
     """Encodings of edges that are given in pixels."""
     channels = {"x": alt.X, "y": alt.Y}
@@ -297,7 +291,8 @@ def arrangement_chart(result: Arrangement) -> Chart:
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
     units = result.cuts.unit
     places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
-    jobs, shades = _job_colours(result)
+    jobs = [f"{number + 1} {job.name}" for number, job in enumerate(site.jobs)]
+    shades = [COLOURS[number % len(COLOURS)] for number in range(len(jobs))]
     kinds = [*jobs, "free", "down"]
     seats, rows = seat_of(result), []
     for host in hosts:

@@ -279,7 +279,9 @@ def _columns(study: DesignStudy) -> list[Column]:
     if any(row.one_domain_s for row in rows):
         columns.append(Column("1 domain", [cell(row.over_one_domain, _change) for row in rows]))
     if _simulated(study):
-        columns.append(Column("beyond leaf", [cell(row.spine_bytes, _bytes) for row in rows], drop=4))
+        columns.append(
+            Column("beyond leaf", [cell(row.spine_bytes, lambda value: format_si(value, "B")) for row in rows], drop=4)
+        )
     if len(batches) > 1:
         columns.insert(2, Column("batch", [f"{row.global_batch:,}" for row in rows]))
     return columns
@@ -379,10 +381,6 @@ def _after_columns(designs: Sequence[Design]) -> list[Column]:
         Column("network", [_money(after.network_usd) for _, after in rows]),
         Column("tokens/$", [cell(after.tokens_per_usd, format_count) for _, after in rows]),
     ]
-
-
-def _bytes(value: float) -> str:
-    return format_si(value, "B")
 
 
 # Chart ---------------------------------------------------------------------------------------------------------

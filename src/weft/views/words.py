@@ -289,15 +289,18 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
         yield f"Unusual in the first: {listed(plan.choice.unusual)}"
 
 
+def signed(value: float, form: Callable[[float], str] = format_seconds) -> str:
+    """A difference with its sign."""
+    return f"{'-' if value < 0 else '+'}{form(abs(value))}"
+
+
 def _lead(first: Estimate, second: Estimate) -> str:
     """By how much the first layout is faster than the second, and the parts of the time that differ most."""
     gain_s = second.iteration_s - first.iteration_s
     parts = [(a.name, a.value - b.value) for a, b in zip(first.time, second.time, strict=True)]
     largest = sorted(parts, key=lambda part: -abs(part[1]))[:3]
     shown = [
-        f"{PARTS[name].label} {'-' if value < 0 else '+'}{format_seconds(abs(value))}"
-        for name, value in largest
-        if abs(value) > WORTH * second.iteration_s
+        f"{PARTS[name].label} {signed(value)}" for name, value in largest if abs(value) > WORTH * second.iteration_s
     ]
     text = f"The first is {format_seconds(gain_s)} faster than the second"
     return f"{text}: {', '.join(shown)}" if shown else text
