@@ -89,7 +89,7 @@ route audit: --arrangement --cluster --demand --exclude --fabric --failed --flow
 route export: kind --arrangement --at --cluster --demand --exclude --fabric --failed --flows --generate
     --host-map --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
 route plan: --arrangement --cluster --compare --demand --fabric --failed --flows --format --generate --job
-    --output --paths --picture --placement --plan --radix --router --seed --split --verbose
+    --output --paths --placement --plan --radix --router --seed --split --verbose
     --wide
 route watch: --apply --chart --counters --demand --events --fabric --format --push --router --routes --seed --state
 arrange: site --budget --chart --format --output --seed --verbose --wide

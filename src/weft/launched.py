@@ -18,6 +18,10 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 PORT = "29500"
 """Where ranks meet on MASTER_ADDR unless MASTER_PORT says otherwise, as with torchrun."""
 
+TUNER = "nccl_tuner.csv"
+"""The file of a job's NCCL tuner settings, in the folder of its launch files."""
+TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
+
 
 def adopt_launcher() -> None:
     """Give this process the variables of torchrun where mpirun or srun started it beside others.

@@ -86,12 +86,10 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(measure, "measure", given)
     code, out, err = weft("bench", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu", "--verbose")
     assert (code, err) == (0, "")
-    assert "tp: 2 ranks" in out
-    assert "dp: 2 ranks" in out
-    (row,) = (line.split() for line in out.split("dp: 2 ranks")[0].splitlines() if "reduce-scatter" in line)
-    assert " ".join(row) == "reduce-scatter 4.0 KiB 104 us 39.3 MB/s 19.7 MB/s 104 us"
-    assert "100 us   500 MB/s  1.000" in out
-    assert "fp32          512  forward  3 ms" in out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "tp reduce-scatter 2 4.0 KiB 104 us 39.3 MB/s 19.7 MB/s" in rows
+    assert any("100 us 500 MB/s 1" in row for row in rows)
+    assert any("3 ms" in row and row.endswith("forward fp32") for row in rows)
 
 
 @pytest.mark.parametrize(

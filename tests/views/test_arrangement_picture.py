@@ -11,7 +11,7 @@ from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import joined
 from weft.simulation.flows.engine import run
-from weft.views.arrangement import arrangement_chart, link_rows, loads_before_after, loads_chart, seat_of, seats_chart
+from weft.views.arrangement import arrangement_chart, seat_of
 from weft.views.charts import COLOURS, INK, rendered
 
 
@@ -25,7 +25,7 @@ def marks(items, kind):
 
 
 def test_every_host_is_a_square_of_its_job_inside_its_leaf(found, drawn):
-    items = drawn(seats_chart(found))
+    items = drawn(arrangement_chart(found))
     hosts = [item for item in marks(items, "rect") if "width" in item.look and item.look["width"] == 22]
     assert len(hosts) == len(found.site.host_names)
     for number, job in enumerate(found.site.jobs):
@@ -62,23 +62,6 @@ def test_loads_are_bytes_over_time_and_capacity(found):
     assert stepped.link_bytes[outer] == pytest.approx(sent[outer])
 
 
-def test_link_loads_name_the_busiest_links(found, drawn):
-    items = drawn(loads_chart(found))
-    texts = [item.words for item in marks(items, "text")]
-    rows = link_rows(found)
-    for key in ("before", "after"):
-        most = max(row[key] for row in rows)
-        busiest = [row["link"] for row in rows if row[key] > most - 1e-9]
-        assert any(text.startswith(f"{link}, {most:.0%}, ") for text in texts for link in busiest)
-    before, after = loads_before_after(found)
-    assert before.of_job.shape == after.of_job.shape == (3, found.site.fabric.links)
-    points = sorted(marks(items, "symbol"), key=lambda item: -item.y)
-    busiest = sorted(share for loads in (before, after) for share in sorted(loads.share)[-3:])
-    per_share = (points[0].y - points[-1].y) / (busiest[-1] - busiest[0])
-    expected = [per_share * (share - busiest[0]) for share in busiest]
-    assert [points[0].y - item.y for item in points] == pytest.approx(expected)
-
-
 def test_covered_spans_stay_apart_and_keep_every_moment():
     draw = np.random.default_rng(0)
     for _ in range(50):
@@ -93,9 +76,8 @@ def test_covered_spans_stay_apart_and_keep_every_moment():
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize("draw", [arrangement_chart, loads_chart, seats_chart])
-def test_charts_follow_the_scheme_and_are_the_same_each_time(found, drawn, draw):
-    drawn(draw(found))
-    first, second = (rendered(draw(found), ".svg") for _ in range(2))
+def test_charts_follow_the_scheme_and_are_the_same_each_time(found, drawn):
+    drawn(arrangement_chart(found))
+    first, second = (rendered(arrangement_chart(found), ".svg") for _ in range(2))
     assert first == second
     assert f'svg [fill="{INK}"]'.encode() in first

@@ -1,9 +1,9 @@
 """Charts: to scale, readable, inert, the same bytes each time, in every form."""
 
+import json
 import re
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -117,37 +117,16 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     study = studied(domains, batches)
     chart = design_chart(study)
     items = drawn(chart)
-    tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
     assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
     circles = marks(items, "symbol")
     costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
-    trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
-    assert Counter(one.look["size"] for one in circles) == Counter({80: trade, 60: 2 * len(study.designs)})
-    speeds = [one for one in circles if one.look["size"] == 60][: len(study.designs)]
-    low, high = bounds(tokens)
-    full = 260 / (high - low)
-    lowest = max(item.y for item in speeds)
-    assert sorted(lowest - item.y for item in speeds) == pytest.approx([full * (one - tokens[0]) for one in tokens])
-    assert bool(batches) == ("networks over" in chart.to_dict()["title"]["text"])
-
-
-def dashed(items):
-    return [item for item in marks(items, "rule") if item.look.get("strokeDash")]
-
-
-@pytest.mark.slow
-def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
-    study = studied((4, 8, 16), ())
-    whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
-    lined = replace(study, designs=tuple(replace(one, one_domain_s=whole_s) for one in study.designs))
-    assert not dashed(drawn(design_chart(study)))
-    items = drawn(design_chart(lined))
-    (rule,) = {item.y for item in dashed(items)}
-    speeds = [one.tokens_per_s for one in study.designs]
-    circles = [item.y for item in marks(items, "symbol") if item.look["size"] == 60][: len(speeds)]
-    above = (max(circles) - rule) / (max(circles) - min(circles))
-    whole = study.job.recipe.tokens / whole_s
-    assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
+    times_s = [1e6 / one.tokens_per_s if batches else one.closed_form_s for one in study.designs]
+    points = set(zip(costs, times_s, strict=True))
+    assert len(circles) == len(points)
+    down, seconds = sorted(item.y for item in circles), sorted((second for _, second in points), reverse=True)
+    per_second = (down[-1] - down[0]) / (seconds[0] - seconds[-1])
+    assert [at - down[0] for at in down] == pytest.approx([per_second * (seconds[0] - each) for each in seconds])
+    assert ("a million tokens" in json.dumps(chart.to_dict())) == bool(batches)
 
 
 def test_waterfalls_go_from_one_side_to_the_other(drawn):

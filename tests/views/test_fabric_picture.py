@@ -9,8 +9,8 @@ import pytest
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.views.charts import FAILED
-from weft.views.fabric import LOAD_COLOURS, TIER_COLOURS, Load, fabric_svg
+from weft.views.charts import DARK, FAILED, INK, alone, scheme_css
+from weft.views.fabric import fabric_svg
 
 DOMAIN = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -102,20 +102,8 @@ def test_a_dead_accelerator_is_drawn_dashed():
     assert f'stroke="{FAILED}" stroke-dasharray="4 2"' in text
 
 
-@pytest.mark.parametrize("aggregate", [False, True])
-def test_loads_have_colours_and_a_scale(aggregate):
-    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
-    values = np.zeros(fabric.links)
-    busy = int(np.flatnonzero(fabric.tier == 2)[3])
-    values[busy] = 0.5
-    text = fabric_svg(fabric, aggregate=aggregate, load=Load(values=values, most=0.5))
-    lines = [
-        one
-        for one in text.splitlines()
-        if "stroke-width" in one and "rect" not in one and 'stroke-width="4"' not in one
-    ]
-    drawn = [one for one in lines if f'stroke="{LOAD_COLOURS[1]}"' in one]
-    assert len(drawn) == 1
-    assert sum(f'stroke="{LOAD_COLOURS[0]}"' in one for one in lines) == len(lines) - 1
-    assert "to 0.5" in words(parsed(text))
-    assert not any(f'stroke="{colour}"' in "".join(lines) for colour in TIER_COLOURS if colour not in LOAD_COLOURS)
+def test_a_file_follows_the_viewers_scheme():
+    text = alone(fabric_svg(clos.build(16, radix=8, bandwidth_Bps=50e9)))
+    assert scheme_css() in text
+    assert f'[fill="{INK}"]{{fill:{DARK[INK]}}}' in text
+    assert ET.fromstring(text).find(f"{SVG}style") is not None

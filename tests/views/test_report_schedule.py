@@ -16,7 +16,7 @@ from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Task, Workload, workload
 from weft.simulation.workload import WorkloadResult, run_policies
-from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_timeline, schedule_view
+from weft.views.collective import schedule_timeline, schedule_view
 from weft.views.files import write_trace
 from weft.views.simulation import workload_timeline, workload_view
 from weft.views.terminal import print_blocks
@@ -109,19 +109,6 @@ def test_other_collectives_have_one_way(kind):
     found = json.loads(one.to_json())
     assert "gather_orders" not in found
     assert found["collective"] == kind
-
-
-def test_orders_are_counted_and_the_rest_is_added_up():
-    one = outcome(WIDE, policy="themis", chunks=64)
-    groups = order_groups(one.timed.schedule)
-    assert sum(count for _, _, count, _ in groups) == 64
-    assert sum(share for *_, share in groups) == pytest.approx(1.0)
-    shares = [share for *_, share in groups]
-    assert shares == sorted(shares, reverse=True)
-    for order, gather, _, _ in groups:
-        assert gather == order[::-1]
-    assert len(groups) > ORDERS_SHOWN
-    assert f"  {len(groups) - ORDERS_SHOWN} more" in table(one)
 
 
 def test_json_is_complete():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.commands.command_line import command
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from weft.arrangement.site import Site
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArrangeOptions(Options):
     """How long to search, and from where."""
 
@@ -52,7 +50,6 @@ def arrange(
 
     Args:
         site: a site file (TOML), or the site of one.
-        options: the options as a record instead of keywords.
         progress: called with the objective of each better arrangement and the bound.
         spent: called during the search with the processor seconds taken and those of the budget.
 
@@ -80,13 +77,12 @@ def arrange(
     return arrangement
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArrangeOutput(Output):
     """Output options of ``weft arrange``."""
 
     output: str | None = file_option("Also write the arrangement (JSON).", "-o", "--output")
     verbose: bool = option(False, "Also show other policies, placement, links and assumptions.")
-    chart: str | None = chart_option("placement and links")
+    chart: str | None = chart_option("where jobs run")
 
 
 @command("SITE.toml", options=ArrangeOptions, out=ArrangeOutput)
@@ -111,5 +107,5 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     result = arrange(site, options, progress=progress)
     if out.form == "table" and out.output is not None:
         deliver(result.to_json(), out.output)
-        out = replace(out, output=None)
+        out = out.changed(output=None)
     report(result, out)

@@ -35,7 +35,6 @@ LARGEST_BYTES = 2**36
 MOST_SIZES = 64
 
 
-@dataclass(frozen=True, kw_only=True)
 class BenchOptions(Options):
     """What is measured."""
 
@@ -53,7 +52,6 @@ class BenchOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class BenchOutput(Options):
     """Output options of ``weft bench run``."""
 
@@ -194,7 +192,6 @@ STEPS = 8
 """Steps that are timed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SelftestOptions(Options):
     """The ranks that are checked."""
 

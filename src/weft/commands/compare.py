@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ MOST = 8
 TOKENS = "1T"
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareOptions(RoutingOptions):
     """The sides: an option that repeats makes one for each of its values."""
 
@@ -65,7 +64,6 @@ def compare(
 
     Args:
         subjects: a model and one or more clusters, as for ``weft.plan``; or plans and estimates, or their files.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or fewer than two sides.
@@ -223,7 +221,6 @@ def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
     return [replace(side, usd_per_hour=price) for side, price in zip(sides, usd, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareOutput(LayoutOutput):
     """Output options of ``weft compare``."""
 

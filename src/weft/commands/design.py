@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.codec import positive
@@ -35,7 +34,6 @@ OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 7.0)
 """Tried by default, where neither sizes nor batches are."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
@@ -87,9 +85,6 @@ def design(
         options: the options as a record instead of keywords; without ``layout`` and ``plan`` each network has its
             own best layout.
         progress: called with steps done and in all, a hundred for each network.
-
-    Raises:
-        BadInput: a name, a file or an option that cannot be used.
     """
     options = given_options(DesignOptions, options, given)
     from weft.search.design import DesignTerms
@@ -153,7 +148,6 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
     return tuple(result)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DesignOutput(VerboseOutput, Output):
     """Output options of ``weft design``."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 _GOODPUT = 'weft.goodput("llama-3.1-8b", "h100-64", "tp=2", tokens="15T")'
 
 
-@dataclass(frozen=True, kw_only=True)
 class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
@@ -73,7 +72,6 @@ def estimate(
         model: as for ``weft.plan``; may be left out where ``run`` states it, and is left out with ``plan``.
         cluster: as for ``weft.plan``; left out with ``plan``.
         layout: as text or as a record.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot run the job.
@@ -180,7 +178,6 @@ def estimate_command(model: str | None, cluster: str | None, options: EstimateOp
         nothing_fits(estimate_verdict(result.estimate, fitting), out)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GoodputOptions(RankedOptions, RecipeOptions, ConstantsOptions, FailureOptions):
     """What fails, where, and how many hosts stand by."""
 
@@ -214,7 +211,6 @@ def goodput(
         model: as for ``weft.plan``; left out with ``plan``.
         cluster: as for ``weft.plan``; left out with ``plan``.
         layout: as text or as a record.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or failures that

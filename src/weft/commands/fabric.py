@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 KIND = "Network to build, as fat-tree or 'rail-only 2:1', or a fabric file."
 
 
-@dataclass(frozen=True, kw_only=True)
 class BillOptions(RadixOptions, PriceOptions):
     """Which network, and what parts cost."""
 
@@ -49,7 +48,6 @@ def bill_of_materials(
 
     Args:
         network: a cluster, whose network ``kind`` names, or a fabric or a file of one.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or no network to buy.
@@ -66,7 +64,6 @@ def bill_of_materials(
     return result
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckOptions(FileOptions, RadixOptions):
     """The design."""
 
@@ -93,7 +90,6 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
 
     Args:
         as_built: a file in any format of fabrics; those that name ports tell most.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a file or an option that cannot be used, or no device of the design is in the file.
@@ -125,7 +121,7 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
     from weft.interop.fabric_files import FabricFileHints, read_wiring
 
     if isinstance(options.against, str) and is_file(options.against):
-        told = left_out(replace(options, host_map=None, exclude=()))
+        told = left_out(options.changed(host_map=None, exclude=()))
         result, fabric = read_wiring(FabricFileHints(where=options.against, **told))
         speed = told["capacity_Bps"]
         cables = tuple(replace(cable, capacity_Bps=cable.capacity_Bps or speed) for cable in result.cables)
@@ -155,14 +151,12 @@ def fabric_command() -> None:
 _WRITTEN = {form.name: form for form in (*FABRICS, *WIRINGS) if form.writer}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FabricOptions(FileOptions, RadixOptions, PriceOptions):
     """Which network, and its prices."""
 
     kind: str | None = option(None, KIND, metavar="KIND|FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FabricOutput(TableOutput):
     """Output options of ``weft fabric show``."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any
 
@@ -275,15 +274,6 @@ EXTRAS = {
 """Each extra: what it serves, and its packages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A test of the installation, whether it holds, and its answer in words."""
-
-    name: str
-    holds: bool
-    answer: str
-
-
 def version(package: str) -> str | None:
     """The version of a package; None where it is missing."""
     try:
@@ -292,12 +282,12 @@ def version(package: str) -> str | None:
         return None
 
 
-def checked(name: str, run: Callable[[], tuple[bool, str]]) -> Check:
-    """Run a check; any error means that it does not hold."""
+def _answer(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
+    """Whether a check holds, and its answer in words; any error means that it does not hold."""
     try:
-        return Check(name, *run())
+        return check()
     except Exception as error:
-        return Check(name, holds=False, answer=f"{type(error).__name__}: {error}")
+        return False, f"{type(error).__name__}: {error}"
 
 
 def _plan() -> tuple[bool, str]:
@@ -339,9 +329,9 @@ def installation() -> tuple[list[Block], bool]:
     """Look at packages and the kernels' folder, and run the checks; what is shown, and whether all is right."""
     names = {*NEEDED, *(name for _, packages in EXTRAS.values() for name in packages)}
     versions = {name: version(name) for name in names}
-    checks = [checked(name, run) for name, run in CHECKS.items()]
+    checks = {name: _answer(run) for name, run in CHECKS.items()}
     missing = [name for name in NEEDED if not versions[name]]
-    passed = sum(check.holds for check in checks)
+    passed = sum(holds for holds, _ in checks.values())
     right = not missing and passed == len(checks)
     problem = f"missing: {', '.join(missing)}; " if missing else ""
     state = "is installed correctly" if right else "is NOT installed correctly"
@@ -350,7 +340,7 @@ def installation() -> tuple[list[Block], bool]:
         (extra, serves, "installed" if all(versions[name] for name in packages) else f"pip install 'weft[{extra}]'")
         for extra, (serves, packages) in EXTRAS.items()
     ]
-    rows = [("passed" if check.holds else "FAILED", check.name, check.answer) for check in checks]
+    rows = [("passed" if holds else "FAILED", name, answer) for name, (holds, answer) in checks.items()]
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     shown = ", ".join(f"{name} {versions[name] or 'MISSING'}" for name in NEEDED)
     blocks: list[Block] = [

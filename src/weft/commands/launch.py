@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,13 @@ from weft.commands.read import read_plan
 from weft.errors import BadInput
 from weft.files import write_folder
 from weft.interop.launch import TOOLS, LaunchArguments, launch_arguments
+from weft.launched import TUNER, TUNER_KEY
 from weft.units import format_moment, format_seconds, parse_moment
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
 
 
-TUNER = "nccl_tuner.csv"
-TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
 SCRIPT = "job.slurm"
 
 
@@ -101,7 +100,6 @@ def arranged_arguments(
     return arguments, tuple(notes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaunchOptions(FileOutput):
     """Which layout, and for which tool."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,7 +30,6 @@ ROUTING = ROUTINGS[0]
 """Default of every command: most RoCE networks hash flows onto equal-cost paths."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubnetOptions(Options):
     """What the output of ibnetdiscover leaves out."""
 
@@ -43,7 +41,6 @@ class SubnetOptions(Options):
     exclude: tuple[str, ...] = option((), "InfiniBand adapters to ignore, by name (repeats).", metavar="PATTERN")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileOptions(SubnetOptions):
     """What fabric files may leave out."""
 
@@ -52,7 +49,6 @@ class FileOptions(SubnetOptions):
     hosts: tuple[str, ...] = option((), "Names of hosts, if the file does not mark them (repeats).", metavar="PATTERN")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RadixOptions(Options):
     """The radix of networks that are built."""
 
@@ -60,7 +56,6 @@ class RadixOptions(Options):
     radix: int = option(64, "Ports of a switch.", metavar="N", least=2, most=4096)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoutingOptions(Options):
     """How the flows of a simulated network find their paths, and what carries them."""
 
@@ -81,7 +76,6 @@ class RoutingOptions(Options):
             transport(self.routing, "--routing")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PriceOptions(Options):
     """Prices of parts."""
 

@@ -13,10 +13,22 @@ import reprlib
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from weft.errors import BadInput, UnknownName
 from weft.units import parse_whole
@@ -137,14 +149,21 @@ def option(
     return field(default=default, metadata=known | {"least": least, "most": most, "above": above})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Options:
-    """Base of the options records."""
+    """Base of the options records, which are frozen dataclasses."""
 
     group: ClassVar[str] = "Options"
     """The heading under which help lists the options that a record declares."""
     needs: ClassVar[Mapping[str, str]] = {}
     """Options that mean nothing without another one, and that one; records add those of their bases."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def changed(self, **changes: Any) -> Self:
+        """The record with other values."""
+        return replace(cast(Any, self), **changes)  # type: ignore[no-any-return]
 
     def __post_init__(self) -> None:
         choices = {choice.name: choice for choice in options_of(type(self))}
@@ -239,7 +258,8 @@ def verb(record: type[Options]) -> Callable[[_Function], _Function]:
             if each.name not in shown.parameters:
                 own.append(inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default))
         vars(function)["__signature__"] = shown.replace(parameters=own)
-        function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
+        heading = "Options, as keywords or as the record ``options``:"
+        function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", heading, *lines])
         return function
 
     return documented

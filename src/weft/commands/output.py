@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -131,7 +130,6 @@ class Progress:
         self.bar.stop()
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileOutput(Options):
     """Where a result goes."""
 
@@ -139,28 +137,24 @@ class FileOutput(Options):
     output: str | None = file_option("Write there instead of to the terminal.", "-o", "--output")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TableOutput(FileOutput):
     """How tables are shown."""
 
     wide: bool = option(False, "Show all columns, however wide.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Output(TableOutput):
     """How and where a result goes: a table, or its document."""
 
     form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowsOutput(TableOutput):
     """How and where a result with rows goes."""
 
     form: Literal["table", "json", "csv"] = option("table", "Output.", "--format")
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerboseOutput(Options):
     """How much of a result is shown."""
 
@@ -168,7 +162,6 @@ class VerboseOutput(Options):
     verbose: bool = option(False, "Also show all parts and where assumptions come from.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LayoutOutput(VerboseOutput, RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.commands.command_line import command
@@ -45,7 +45,6 @@ DOUBLINGS = 10
 """Larger clusters that are tried where nothing fits."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NetworkOptions(RadixOptions, RoutingOptions):
     """The network for which layouts are searched."""
 
@@ -63,7 +62,6 @@ class NetworkOptions(RadixOptions, RoutingOptions):
     needs = dict.fromkeys(("placement", "axis_order", "budget", "radix", "routing"), "fabric")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     """What is searched, and how the result is ranked."""
 
@@ -101,11 +99,7 @@ def plan(
     Args:
         model: a name, a Hugging Face config.json, a Megatron-LM script, a model or a job.
         cluster: a name such as h100-1024, a TOML file, or a cluster.
-        options: the options as a record instead of keywords.
         progress: called with meshes done and in all.
-
-    Raises:
-        BadInput: a name, a file or an option that cannot be used.
     """
     options = given_options(PlanOptions, options, given)
     from weft.search import SPACES, STANDARD, distinct, runnable
@@ -242,7 +236,7 @@ def _enough(result: Plan, options: PlanOptions) -> str:
     less = int(count) if count.isdecimal() else result.cluster.count
     for _ in range(DOUBLINGS):
         try:
-            if plan(result.job, load(f"{family}-{2 * less}"), replace(options, top=1)).layouts:
+            if plan(result.job, load(f"{family}-{2 * less}"), options.changed(top=1)).layouts:
                 return f"It fits on {family}-{2 * less}, not on {family}-{less}."
         except BadInput:
             return ""
@@ -269,7 +263,7 @@ def _smaller(result: Plan, options: PlanOptions) -> str:
             continue
         odd = _odd_rest(count, batch)
         try:
-            ranked = plan(result.job, resized(cluster, count), replace(options, top=1)).layouts
+            ranked = plan(result.job, resized(cluster, count), options.changed(top=1)).layouts
         except BadInput:
             continue
         if ranked and ranked[0].iteration_s < fastest_s:

@@ -1,10 +1,9 @@
-"""``weft.make_report``: a plan, an arrangement or a study as one file to share."""
+"""``weft.make_report``: a plan or an arrangement as one file to share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.commands.command_line import command
@@ -17,13 +16,11 @@ from weft.views.blocks import Block
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
     from weft.search import Plan
-    from weft.studies.result import Sweep
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
 """Tools whose launch files a report contains."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """The form of a report."""
 
@@ -33,9 +30,9 @@ class ReportOptions(Options):
 
 @verb(ReportOptions)
 def make_report(
-    subject: Plan | Arrangement | Sweep | str | os.PathLike[str], *, options: ReportOptions | None = None, **given: Any
+    subject: Plan | Arrangement | str | os.PathLike[str], *, options: ReportOptions | None = None, **given: Any
 ) -> str:
-    """A plan, an arrangement or a study as a page in one file that loads nothing, or as Markdown.
+    """A plan or an arrangement as a page in one file that loads nothing, or as Markdown.
 
     >>> import weft
     >>> page = weft.make_report(weft.plan("gpt2-124m", "a100-8", top=2))
@@ -43,34 +40,22 @@ def make_report(
     True
 
     Args:
-        subject: a plan, an arrangement or the results of a sweep; the file of a plan or an arrangement; or the folder
-            of a sweep's state.
-        options: the options as a record instead of keywords.
+        subject: a plan or an arrangement, or the file of one.
 
     Raises:
-        BadInput: the file is neither a plan nor an arrangement, the folder is not a state, or an option is wrong.
+        BadInput: the file is neither a plan nor an arrangement, or an option is wrong.
         MissingExtra: the extra ``page`` is not installed.
     """
     from weft.arrangement.bundle import Arrangement
     from weft.commands.read import read
-    from weft.commands.sweep import open_sweep
     from weft.search import Plan
-    from weft.studies.result import Sweep
 
     options = given_options(ReportOptions, options, given)
     result: object = subject
     file = "arranged.json"
     if isinstance(subject, str | os.PathLike):
         path, file = os.fspath(subject), os.path.basename(subject)
-        if path.lower().endswith((".csv", ".parquet")):
-            problem = "is a table, which does not say what computed it"
-            raise BadInput(problem, where=path, remedy="give the folder of weft sweep --state")
-        if os.path.isdir(path):
-            with open_sweep(path) as study:
-                return _study(study, options.form)
         result = read(path)
-    if isinstance(result, Sweep):
-        return _study(result, options.form)
     if isinstance(result, Arrangement):
         return arrangement_page(result, result.to_dict(), file, options.form)
     if not isinstance(result, Plan):
@@ -104,19 +89,12 @@ def _page(title: str, blocks: Iterable[Block], form: str) -> str:
     return to_markdown(printable(title), blocks) if form == "md" else to_page(printable(title), blocks)
 
 
-def _study(result: Sweep, form: str) -> str:
-    from weft.views.study import StudyReport
-
-    report = StudyReport(result)
-    return _page(report.title, report.blocks(), form)
-
-
-@command("PLAN.json|ARRANGEMENT.json|STUDY", options=ReportOptions, out=FileOutput)
+@command("PLAN.json|ARRANGEMENT.json", options=ReportOptions, out=FileOutput)
 def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan, an arrangement or a study as one page to share.
+    """Write a plan or an arrangement as one page to share.
 
-    PLAN.json is from weft plan --format json, ARRANGEMENT.json from weft arrange -o, STUDY the folder of weft sweep
-    --state. The page opens from disk and loads nothing from the network.
+    PLAN.json is from weft plan --format json, ARRANGEMENT.json from weft arrange -o. The page opens
+    from disk and loads nothing from the network.
 
     \b
     weft report plan.json -o plan.html

@@ -13,7 +13,7 @@ import click
 from weft.commands.command_line import DefaultGroup, command, takes
 from weft.commands.networks import RadixOptions, SubnetOptions, fabric_of, is_file, needs_a_file, placement_of
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import RowsOutput, VerboseOutput, check_picture, deliver, report
+from weft.commands.output import RowsOutput, VerboseOutput, deliver, report
 from weft.commands.route_watch import watch_command
 from weft.commands.shared import cluster_of, planned_subject
 from weft.errors import BadInput, UnknownName
@@ -39,7 +39,6 @@ SOURCES = ("arrangement", "plan", "job", "generate", "flows", "demand")
 """Options that name flows."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrafficNetwork(RadixOptions):
     """The fabric: of a cluster, a file, or the one of arXiv 2503.05324."""
 
@@ -53,7 +52,6 @@ class TrafficNetwork(RadixOptions):
     seed: int = option(0, "Seed of hashes and searches.", metavar="N", least=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrafficOptions(TrafficNetwork):
     """The fabric, its failed parts, and the jobs whose flows cross it."""
 
@@ -253,7 +251,6 @@ def generated_jobs(text: str) -> list[tuple[str, int]]:
 ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "destination", "split", "spray")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RouteOptions(TrafficOptions):
     """Who routes which flows, and how the routes are judged."""
 
@@ -289,7 +286,6 @@ def route(
     Args:
         fabric: a fabric, a fabric file, or a kind of network of ``cluster``.
         traffic: flows in addition to those that the options name.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: no traffic, flows that cannot be routed, or an option that cannot be used.
@@ -318,7 +314,6 @@ PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp", "destination")
 """Routers that give every flow one path."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditOptions(TrafficOptions, SubnetOptions):
     """Which routes are installed, and the flows on them."""
 
@@ -339,9 +334,6 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     ...     audit = weft.audit_routes(routes=file.name, **flows)
     >>> audit.installed.efficiency.value <= audit.repaired.efficiency.value <= audit.installed.efficiency.bound
     True
-
-    Args:
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
@@ -409,16 +401,8 @@ def route_command() -> None:
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditOutput(VerboseOutput, RowsOutput):
-    """Output options of ``weft route audit``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteOutput(AuditOutput):
-    """Output options of ``weft route``."""
-
-    picture: str | None = option(None, "Also draw the load of every link.", metavar="FILE.svg", check=check_picture)
+class RouteOutput(VerboseOutput, RowsOutput):
+    """Output options of ``weft route`` and its audit."""
 
 
 @command(into=route_command, options=RouteOptions, out=RouteOutput)
@@ -436,17 +420,11 @@ def plan_command(options: RouteOptions, out: RouteOutput) -> None:
     split          several parts of each flow, each with its path
     spray          every packet on its own path
     """
-    result = route(options=options)
-    report(result, out)
-    if out.picture is not None:
-        from weft.views.charts import alone
-        from weft.views.fabric import routes_svg
-
-        deliver(alone(routes_svg([*result.compared, result.plan])), out.picture)
+    report(route(options=options), out)
 
 
-@command(into=route_command, options=AuditOptions, out=AuditOutput)
-def audit_command(options: AuditOptions, out: AuditOutput) -> None:
+@command(into=route_command, options=AuditOptions, out=RouteOutput)
+def audit_command(options: AuditOptions, out: RouteOutput) -> None:
     """Judge installed routes, the best possible ones, and what moving flows would gain.
 
     \b
@@ -469,7 +447,6 @@ KINDS = formats_of("routes") | {"events": formats_of("traffic")["events"]}
 """The formats of routes, and that of the traffic itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportOptions(TrafficOptions, SubnetOptions):
     """Where the routes come from, and details of the formats."""
 
@@ -478,7 +455,6 @@ class ExportOptions(TrafficOptions, SubnetOptions):
     router: str = option("auto", "Without --routes: method that chooses the paths.", choices=(*PINNED, "split"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportOutput(Options):
     """What is written, and where."""
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from weft.routing.store import Store
 
 
-@dataclass(frozen=True, kw_only=True)
 class WatchedNetwork(Options):
     """The fabric, and the routes that it has at the start."""
 
@@ -46,7 +45,6 @@ class WatchedNetwork(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class WatchOptions(WatchedNetwork):
     """The events that the controller reads, and where its decisions go."""
 
@@ -68,7 +66,6 @@ class WatchOptions(WatchedNetwork):
     seed: int = option(0, "Seed of the searches.", metavar="N", least=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WatchOutput(Options):
     """What carries out and keeps the decisions."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +40,6 @@ EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduledNetwork(Options):
     """The dimensions."""
 
@@ -51,7 +50,6 @@ class ScheduledNetwork(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduledJob(PlannedOptions):
     """Where the collectives come from, other than the arguments."""
 
@@ -62,7 +60,6 @@ class ScheduledJob(PlannedOptions):
     needs = {"layout": "workload", "groups": "workload"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
     """The scheduler."""
 
@@ -194,7 +191,7 @@ def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False)
     if executor:
         settings.setdefault("chunks", EXPORTED_CHUNKS)
     missing = {name: value for name, value in settings.items() if getattr(options, name) is None}
-    return replace(options, **missing)
+    return options.changed(**missing)
 
 
 def _dimensions(
@@ -350,7 +347,6 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
     return astra.write_system(system)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduleOutput(VerboseOutput, Output):
     """Output options of ``weft schedule``."""
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     """A layout as text, as "tp=8,pp=4", or as a record."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecipeOptions(Options):
     """How the model is trained."""
 
@@ -47,7 +46,6 @@ class RecipeOptions(Options):
         return RecipeChanges(global_batch=self.batch, sequence=self.sequence, precision=self.precision)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelOptions(RecipeOptions):
     """How the model is read, and all of how it is trained; other verbs take both from a plan."""
 
@@ -63,7 +61,6 @@ class ModelOptions(RecipeOptions):
         return replace(super().changes(), attention=self.attention, gradient_bytes=gradient_bytes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationOptions(Options):
     """Constants of this machine."""
 
@@ -73,7 +70,6 @@ class CalibrationOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConstantsOptions(CalibrationOptions):
     """Constants of this machine and of the training software."""
 
@@ -83,7 +79,6 @@ class ConstantsOptions(CalibrationOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FailureOptions(Options):
     """How long a training run is, what fails, and what the job does about it."""
 
@@ -121,7 +116,6 @@ class FailureOptions(Options):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(FailureOptions):
     """The whole training run, where a failure rate may stand for a file."""
 
@@ -161,7 +155,6 @@ class RunOptions(FailureOptions):
         return parse_seconds(rate, "--failures")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlannedOptions(Options):
     """A layout, or a plan that has it."""
 
@@ -172,7 +165,6 @@ class PlannedOptions(Options):
     plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankedOptions(PlannedOptions):
     """A layout, or a plan that has it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.commands.command_line import command
@@ -27,7 +26,6 @@ USAGE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulatedNetwork(RadixOptions, RoutingOptions):
     """The network, and how flows find their way."""
 
@@ -43,7 +41,6 @@ class SimulatedNetwork(RadixOptions, RoutingOptions):
     seed: int = option(0, "Seed of hashed paths and failed parts.", metavar="N")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulateOptions(RankedOptions, SimulatedNetwork, CalibrationOptions, RecipeOptions):
     """The job or the flows, and how exactly they are simulated."""
 
@@ -75,7 +72,6 @@ def simulate(
         model: as for ``weft.plan``; left out with ``plan`` and ``flows``.
         cluster: as for ``weft.plan``; left out with ``plan`` and ``flows``.
         layout: as text or as a record; the one that ``weft.plan`` recommends by default.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or flows
@@ -226,7 +222,6 @@ def _scenario(
     return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulateOutput(VerboseOutput, Output):
     """Output options of ``weft simulate``."""
 

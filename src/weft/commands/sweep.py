@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -434,7 +434,6 @@ TIMED = 5
 """Points that a dry run times."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepOptions(Options):
     """A small study, and where and how a study runs."""
 
@@ -468,7 +467,6 @@ def sweep(
 
     Args:
         study: a study file (weft.study/1), or a mapping with its fields; None where options name the axes.
-        options: the options as a record instead of keywords.
         progress: called with the counts after each batch of points.
 
     Raises:
@@ -495,7 +493,7 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: 
     from weft.studies.runners import answer
 
     if options.state is not None and not os.path.isdir(options.state):
-        options = replace(options, state=None)
+        options = options.changed(state=None)
     with ExitStack() as stack:
         run, _ = _run(study, options, stack, None)
         # Points far apart, as neighbours take similar times.
@@ -603,7 +601,6 @@ def _check_table(path: str, where: str) -> None:
         raise MissingExtra(f"{where} FILE.parquet", "parquet")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepOutput(TableOutput):
     """Where results go."""
 
@@ -613,7 +610,6 @@ class SweepOutput(TableOutput):
     dry_run: bool = option(False, "Only count the points and time a few.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowOptions(RowsOutput):
     """Which results are shown, and how."""
 

@@ -17,12 +17,11 @@ from weft.checkpoints import check_checkpoint, last_checkpoint
 from weft.cluster import Cluster
 from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, Once, command
-from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, job_of, planned_subject
 from weft.errors import BadInput
 from weft.files import write_text
-from weft.launched import adopt_launcher, launched_world, said_once, speaks
+from weft.launched import TUNER, TUNER_KEY, adopt_launcher, launched_world, said_once, speaks
 from weft.layout.measured import StepRecord
 from weft.layout.spec import Layout, TensorOverlap
 from weft.layout.text import parse_layout
@@ -46,7 +45,6 @@ TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
     """The data of a run."""
 
@@ -61,7 +59,6 @@ class DataOptions(Options):
     needs = {"eval_data": "eval_every", "eval_batches": "eval_every"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class OptimizerOptions(Options):
     """Steps, optimizer and numerics."""
 
@@ -80,7 +77,6 @@ class OptimizerOptions(Options):
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(Options):
     """Checkpoints, and failures."""
 
@@ -99,7 +95,6 @@ class CheckpointOptions(Options):
     needs = dict.fromkeys(("save_every", "keep", "background_save", "resume", "restart"), "out")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasureOptions(CalibrationOptions):
     """The machine, and what is measured on it."""
 
@@ -108,7 +103,6 @@ class MeasureOptions(CalibrationOptions):
     cluster: str | Cluster | None = option(None, "This machine (weft bench), for --compare and MFU.", metavar="FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOutput(Options):
     """What is written besides checkpoints."""
 
@@ -119,7 +113,6 @@ class TrainOutput(Options):
     profile: str | None = option(None, "Trace of the last step, for ui.perfetto.dev.", metavar="FILE.json")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOptions(
     RankedOptions, RecipeOptions, DataOptions, OptimizerOptions, CheckpointOptions, MeasureOptions, TrainOutput
 ):
@@ -262,7 +255,6 @@ def train(
 
     Args:
         model: as for ``weft.plan``; left out with ``plan`` and ``arrangement``.
-        options: the options as a record instead of keywords.
         quiet: print nothing while it runs.
 
     Raises:

@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,6 @@ _RATES: Mapping[str, Callable[[float, Estimate, float], float]] = {
 """Units of a speed, and the seconds of a step that it comes to; ``tokens`` are those of an accelerator and step."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TuneOptions(RecipeOptions, ConstantsOptions):
     """The run, what it was measured at, and what must stay."""
 
@@ -124,7 +123,6 @@ def tune(
         model: as for ``weft.plan``; left out where ``run`` states it.
         cluster: as for ``weft.plan``; left out with a plan.
         layout: the run's layout, as text or as a record, where there is no ``run``.
-        options: the options as a record instead of keywords.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or a measured step that no such machine reaches.
@@ -333,7 +331,6 @@ def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[s
     return flags
 
 
-@dataclass(frozen=True, kw_only=True)
 class TuneOutput(VerboseOutput, RowsOutput):
     """Output options of ``weft tune``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     "A CSV file, or what Weft makes of its rows."
 
 
-@dataclass(frozen=True, kw_only=True)
 class ValidateOptions(Options):
     """Which runs are predicted, and with which constants."""
 
@@ -57,10 +55,6 @@ def validate(runs: RunSource | None = None, options: ValidateOptions | None = No
         runs: a CSV file with one measured run a row: id, family, model, shape, accelerators, parallel degrees,
             batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu; or its rows (``weft.validation.runs.read_runs``);
             the published runs that Weft comes with by default.
-        options: the options as a record instead of keywords.
-
-    Raises:
-        BadInput: a file or an option that cannot be used.
     """
     options = given_options(ValidateOptions, options, given)
     from weft.validation.inputs import Prepared, prepare_all
@@ -139,7 +133,6 @@ def calibrate(runs: RunSource | None = None, *, progress: Callable[[str], None] 
     return Fitted(source=Path(path).name, rows=rows, before=tables, fit=result)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ValidateOutput(RowsOutput):
     """Output options of ``weft validate``."""
 

@@ -11,22 +11,9 @@ import altair as alt
 import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
-from weft.fabric.spec import SCALE_UP
 from weft.units import counted, format_seconds
 from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline
-from weft.views.charts import (
-    COLOURS,
-    GRID,
-    MUTED,
-    Chart,
-    colours,
-    data,
-    finished,
-    ink_on,
-    linear,
-    margin_labels,
-    tooltip,
-)
+from weft.views.charts import COLOURS, GRID, MUTED, Chart, colours, data, finished, ink_on
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -186,12 +173,6 @@ def seat_of(result: Arrangement) -> dict[int, tuple[int, int]]:
     return {host: (job, at) for job, hosts in enumerate(result.best.choice.hosts) for at, host in enumerate(hosts)}
 
 
-def router_words(result: Arrangement, policy: str) -> str:
-    """Where hosts are and how routes are chosen under a policy."""
-    hosts = "hosts as given" if policy != "arrange" else "arranged"
-    return f"{hosts}, {ROUTERS[result.policies[policy].choice.router]}"
-
-
 def loads_before_after(result: Arrangement) -> tuple[LinkLoads, LinkLoads]:
     """Loads of links with hashed routes on the hosts as given, and as arranged."""
     before, after = (link_loads(result.clock_of(name), result.policies[name]) for name in ("hashed", "arrange"))
@@ -256,50 +237,8 @@ _WIDTH = 960
 """Pixels of a page."""
 _GAP, _BLOCK, _TITLE = 3, 12, 16
 """Pixels between hosts, around blocks, and for the name of a block."""
-_LOADS_HEIGHT = 260
-_NAMED = 3
-"""Busiest links before and after that are named."""
-_SIDES = {"hashed": "before", "arrange": "after"}
 _UNITS = ("leaf", "pod", "zone")
 """What units of a tier are called, the inner first."""
-
-
-def arrangement_chart(result: Arrangement) -> Chart:
-    """Seats and link loads below each other."""
-    parts = (
-        (_seats_chart(result), "Job placement (a square is a host; numbers are jobs)"),
-        (_loads_chart(result), "Link loads (mean share of what a link can carry)"),
-    )
-    titled = [
-        part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="group", offset=10))
-        for part, words in parts
-    ]
-    chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
-    gap = "optimal within the model" if result.gap == 0 else f"gap {result.gap:.2%}"
-    text = result.clock.objective.text
-    before, after = (text(result.policies[name].score) for name in ("hashed", "arrange"))
-    bound = text(result.certificate.objective)
-    words = f"{KINDS[result.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
-    return finished(chart, f"The arrangement of {result.site.name}", words)
-
-
-def seats_chart(result: Arrangement) -> Chart:
-    """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
-    text = result.clock.objective.text
-    words = f"objective {text(result.best.score)}, bound {text(result.certificate.objective)}"
-    return finished(_seats_chart(result), f"Job placement on {result.site.name}", words)
-
-
-def loads_chart(result: Arrangement) -> Chart:
-    """How busy the links outside of hosts are, before and after."""
-    words = "mean share of what a link can carry; each direction of a link counts"
-    return finished(_loads_chart(result), f"Link loads on {result.site.name}", words)
-
-
-def _job_colours(result: Arrangement) -> tuple[list[str], list[str]]:
-    """Names of jobs with their numbers, and their colours."""
-    names = [f"{number + 1} {job.name}" for number, job in enumerate(result.site.jobs)]
-    return names, [COLOURS[number % len(COLOURS)] for number in range(len(names))]
 
 
 def _pixels(**fields: str) -> dict[str, Any]:
@@ -345,13 +284,15 @@ def _boxes(
     return result, frames, widest, top + row_height
 
 
-def _seats_chart(result: Arrangement) -> Chart:
-    site = result.site
+def arrangement_chart(result: Arrangement) -> Chart:
+    """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
+    site, text = result.site, result.clock.objective.text
     hosts = range(len(site.host_names))
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
     units = result.cuts.unit
     places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
-    jobs, shades = _job_colours(result)
+    jobs = [f"{number + 1} {job.name}" for number, job in enumerate(site.jobs)]
+    shades = [COLOURS[number % len(COLOURS)] for number in range(len(jobs))]
     kinds = [*jobs, "free", "down"]
     seats, rows = seat_of(result), []
     for host in hosts:
@@ -389,34 +330,9 @@ def _seats_chart(result: Arrangement) -> Chart:
             size = 11 if square > 15 else 9
             mark = numbers.mark_text(color=ink, fontSize=size, tooltip=None)
             layers.append(mark.encode(text="number:N", **_pixels(x="cx", y="cy")))
-    return alt.layer(*layers).properties(width=width, height=height)
-
-
-def _loads_chart(result: Arrangement) -> Chart:
-    """Shares of all links outside of hosts, from the busiest on: a line before and one after."""
-    outer = result.clock.fabric.tier > SCALE_UP
-    rows, named = [], []
-    for loads, name in zip(loads_before_after(result), ("hashed", "arrange"), strict=True):
-        side = f"{_SIDES[name]}: {router_words(result, name)}"
-        links = np.flatnonzero(outer)
-        links = links[np.argsort(-loads.share[links], kind="stable")]
-        jobs = (loads.of_job[:, links] > 0).sum(axis=0).tolist()
-        shares = loads.share[links].tolist()
-        side_rows = [
-            {"rank": rank, "share": share, "side": side, "jobs": count, "link": result.clock.fabric.link_name(link)}
-            for rank, (link, share, count) in enumerate(zip(links.tolist(), shares, jobs, strict=True), 1)
-        ]
-        rows += side_rows
-        named += side_rows[:_NAMED]
-    labels = [f"{row['link']}, {row['share']:.0%}, {counted(row['jobs'], 'job')}" for row in named]
-    sides = list(dict.fromkeys(row["side"] for row in rows))
-    x = alt.X("rank:Q", title="links, the busiest first", scale=linear(0, len(rows) / 2), axis=alt.Axis(grid=False))
-    y = alt.Y("share:Q", title="mean load", scale=linear(0, 1), axis=alt.Axis(format=".0%", tickCount=5))
-    colour = colours("side", sides, [COLOURS[5], COLOURS[0]], orient="top")
-    told = [*tooltip(link="link", jobs="jobs"), alt.Tooltip("share:Q", title="load", format=".1%")]
-    layers = [
-        *margin_labels(named, labels, "rank", "share", (0, 1, _LOADS_HEIGHT), _WIDTH - 380),
-        alt.Chart(data(rows)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=colour),
-        alt.Chart(data(named)).mark_circle(size=40, opacity=1).encode(x=x, y=y, color=colour, tooltip=told),
-    ]
-    return alt.layer(*layers).properties(width=_WIDTH - 380, height=_LOADS_HEIGHT)
+    before, after = (text(result.policies[name].score) for name in ("hashed", "arrange"))
+    gap = "optimal within the model" if result.gap == 0 else f"gap {result.gap:.2%}"
+    bound = text(result.certificate.objective)
+    words = f"{KINDS[site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    return finished(chart, f"Job placement on {site.name} (a square is a host, a number a job)", words)

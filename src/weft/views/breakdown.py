@@ -147,14 +147,10 @@ def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> I
     columns = [
         Column("change", [words.printable(one.change) for one in ordered], left=True),
         Column("iteration", [format_seconds(one.iteration_s) for one in ordered]),
-        Column("difference", [_signed(value) for value in seconds]),
+        Column("difference", [words.signed(value) for value in seconds]),
         Column("speed", [f"x{one.speedup:.3f}" for one in ordered], drop=1),
     ]
     yield Table(*columns)
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def _parts(parts: Sequence[Part], whole: float, values: Sequence[str]) -> Iterator[Block]:

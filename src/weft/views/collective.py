@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from weft.collectives.schedules.policies import beside
 from weft.collectives.schedules.result import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
@@ -17,19 +15,15 @@ from weft.views.charts import COLOURS, GRID, INK, MUTED, PAPER, Chart, alt, colo
 from weft.views.files import Slice
 
 if TYPE_CHECKING:
-    from weft.collectives.schedules.chunks import Schedule
     from weft.collectives.schedules.result import ScheduleResult
     from weft.collectives.schedules.timing import TimedSchedule
-
-
-ORDERS_SHOWN = 6
 
 
 def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator[Block]:
     """A schedule: its time beside the baseline and the bound, and the table that shows it.
 
     Args:
-        verbose: add every policy, the dimensions, the orders of chunks, and what the bandwidths are worth.
+        verbose: add every policy, the dimensions, and what the bandwidths are worth.
     """
     timed = outcome.timed
     yield from headline(schedule_verdict(outcome))
@@ -49,7 +43,6 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
             f" {time_words(outcome.ideal_s)} (every dimension always busy, without latency)",
             indent=2,
         )
-        yield Table(*_order_columns(timed.schedule))
         if outcome.provision.pairs:
             yield Heading("Bandwidths")
             yield from (Paragraph(line, indent=2) for line in provision_words(outcome.provision))
@@ -142,36 +135,6 @@ def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
         Column("busy", [f"{share:.1%}" for share in busy]),
         Column("idle", times_words(timed.idle_s.tolist()), drop=1),
     ]
-
-
-def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, int, float]]:
-    """Orders in use (dimensions from 0; all-gather orders where there are any), with the number of chunks and
-    the share of the bytes of each, the largest first."""
-    rows = schedule.orders if schedule.gathers is None else np.hstack([schedule.orders, schedule.gathers])
-    unique, which = np.unique(rows, axis=0, return_inverse=True)
-    which = which.ravel()
-    counts = np.bincount(which, minlength=len(unique))
-    shares = np.bincount(which, weights=schedule.chunk_bytes, minlength=len(unique)) / schedule.request.bytes
-    width = schedule.orders.shape[1]
-    result = []
-    for i in np.argsort(-shares, kind="stable"):
-        gather = None if schedule.gathers is None else unique[i][width:].tolist()
-        result.append((unique[i][:width].tolist(), gather, int(counts[i]), float(shares[i])))
-    return result
-
-
-def _order_columns(schedule: Schedule) -> list[Column]:
-    groups = order_groups(schedule)
-    shown, rest = groups[:ORDERS_SHOWN], groups[ORDERS_SHOWN:]
-    turns = [(order,) if gather is None else (order, gather) for order, gather, _, _ in shown]
-    words = [" | ".join(" ".join(str(i + 1) for i in part) for part in turn) for turn in turns]
-    chunks = [f"{count:,}" for _, _, count, _ in shown]
-    shares = [f"{share:.1%}" for *_, share in shown]
-    if rest:
-        words.append(f"{len(rest)} more")
-        chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
-        shares.append(f"{sum(share for *_, share in rest):.1%}")
-    return [Column("dimensions in turn", words, left=True), Column("chunks", chunks), Column("bytes", shares)]
 
 
 def provision_words(result: Provision) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, cell, headline
 from weft.views.charts import MUTED, Chart, alt, data, finished, linear, titled
-from weft.views.words import PARTS, WORTH, recipe_words, straddling
+from weft.views.words import PARTS, WORTH, recipe_words, signed, straddling
 
 if TYPE_CHECKING:
     from weft.estimation.result import TrainingRun
@@ -194,9 +194,7 @@ def _value(value: float, least: float, form: Callable[[float], str]) -> str:
 
 
 def _signed(value: float, form: Callable[[float], str]) -> str:
-    if not value:
-        return "-"
-    return f"{'+' if value > 0 else '-'}{form(abs(value))}"
+    return signed(value, form) if value else "-"
 
 
 # Chart ---------------------------------------------------------------------------------------------------------
@@ -247,8 +245,7 @@ def _waterfall(first: _Step, steps: Sequence[_Step], last: str) -> Chart:
     rows = [_bar(first.name, 0.0, first.seconds, first.colour, format_seconds(first.seconds))]
     at = first.seconds
     for name, seconds, colour in steps:
-        words = f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
-        rows.append(_bar(name, at, at + seconds, colour, words))
+        rows.append(_bar(name, at, at + seconds, colour, signed(seconds)))
         at += seconds
     rows.append(_bar(last, 0.0, at, WHOLE, format_seconds(at)))
     for number, row in enumerate(rows):

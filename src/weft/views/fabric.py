@@ -24,7 +24,6 @@ from weft.views.words import printable
 if TYPE_CHECKING:
     from weft.fabric.cost import Bill
     from weft.fabric.wiring_check import Finding, WiringReport
-    from weft.routing.plan import RoutePlan
 
 
 MOST_ROWS, MOST_NAMES = 40, 6
@@ -195,12 +194,6 @@ MOST_BOXES, MOST_LINKS = 64, 6000
 """Boxes of a row, and pairs of nodes that links join, up to which every switch is drawn."""
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
 """By tier: inside the scale-up domain, at the accelerators, and outwards (Okabe and Ito's colours)."""
-LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
-"""By load, which changes them at ``LOAD_STEPS``."""
-LOAD_STEPS = (0.0, 0.5, 1.0, 2.0)
-"""Of 1 a link is asked for what it has."""
-ROUNDING = 1e-9
-"""Share of the highest load that is none."""
 _MARGIN, _HEAD, _ROW, _LEGEND, _ROLES = 40, 64, 140, 30, 90
 """Pixels: around, of the heading, from row to row, of the legend, and of the words left of the rows."""
 _SMALL, _LARGE = (480.0, 110.0, 52.0, 11.0), (820.0, 420.0, 130.0, 30.0)
@@ -209,7 +202,6 @@ _BELOW = -1
 """Row of the scale-up switches, under the accelerators."""
 _CHARACTER = 6.8
 """Pixels of a character of a box's label."""
-_SIZE = re.compile(r'width="(\d+)" height="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +222,10 @@ class _Place:
         return _tag("rect", title, **edges, **look, stroke_dasharray="4 2" if failed else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
-    """How busy links are: demand over capacity of every link, and the most in all pictures that are compared."""
-
-    values: Floats
-    most: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bundle:
     """Links of one tier between two groups of nodes: all, those of one direction where both exist, what these can
-    carry, how many of them are down, and the highest load of all."""
+    carry, and how many of them are down."""
 
     a: int
     b: int
@@ -250,28 +234,13 @@ class _Bundle:
     forth: Ints
     capacity_Bps: float
     down: int
-    load: float
-
-    def colour(self, load: Load | None) -> str:
-        if self.down and (load is None or self.down == len(self.forth)):
-            return FAILED
-        if load is None:
-            return _tier_colour(self.tier)
-        return LOAD_COLOURS[sum(self.load > end + ROUNDING * load.most for end in LOAD_STEPS)]
-
-    def thickness(self, load: Load | None, widest_Bps: float) -> float:
-        """From 0 to 1: of the load, or of the capacity."""
-        if load is None:
-            return math.sqrt(self.capacity_Bps / widest_Bps)
-        return min(1.0, self.load / load.most) if load.most > 0 else 0.0
 
 
-def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | None = None) -> str:
+def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None) -> str:
     """The fabric as an SVG picture.
 
     Args:
         aggregate: groups instead of single nodes; by default where there are too many to tell apart.
-        load: colours links by how busy they are.
     """
     outside = fabric.tier != SCALE_UP
     pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
@@ -284,16 +253,16 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
     box_of = _roles_joined(fabric, rows) if aggregate else _domains_joined(fabric, rows)
     members = [np.flatnonzero(box_of == box) for box in range(box_of.max() + 1)]
     box_rows = [max(rows[node] for node in nodes) for nodes in members]
-    bundles = [bundle for bundle in _bundles(fabric, box_of, load) if aggregate or bundle.a != bundle.b]
+    bundles = [bundle for bundle in _bundles(fabric, box_of) if aggregate or bundle.a != bundle.b]
     width, height, places = _places(box_rows, bundles, _LARGE if aggregate else _SMALL)
     first, widest = min(place.y for place in places), max((one.capacity_Bps for one in bundles), default=1.0)
     items: list[str] = []
     labels: list[str] = []
     taken: Counter[tuple[int, int]] = Counter()
-    for bundle in sorted(bundles, key=lambda bundle: (bundle.load, bundle.capacity_Bps)):
-        share = bundle.thickness(load, widest)
+    for bundle in sorted(bundles, key=lambda bundle: bundle.capacity_Bps):
+        share = math.sqrt(bundle.capacity_Bps / widest)
         stroke = {
-            "stroke": bundle.colour(load),
+            "stroke": FAILED if bundle.down else _tier_colour(bundle.tier),
             "stroke_width": f"{2 + 10 * share if aggregate else 0.6 + 2.4 * share:.2f}",
         }
         stroke |= {"stroke_dasharray": "5 3"} if bundle.down else {} if aggregate else {"stroke_opacity": "0.75"}
@@ -301,12 +270,12 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
         taken[bundle.a, bundle.b] += 1
         items.append(line)
         if aggregate:
-            labels += _told(fabric, bundle, box_of, spot, load)
+            labels += _told(fabric, bundle, box_of, spot)
     items += (_group_boxes if aggregate else _boxes)(fabric, members, places) + labels
 
     legend, x = [], float(_MARGIN)
     joined = not aggregate and len(np.unique(fabric.domain)) > 1  # links of a domain are inside its box
-    for colour, words in _meanings(fabric, load, {SCALE_UP} if joined else set()):
+    for colour, words in _meanings(fabric, {SCALE_UP} if joined else set()):
         ends = {"x1": x, "y1": height - 18, "x2": x + 26, "y2": height - 18}
         dash = "5 3" if colour == FAILED else None
         legend.append(_tag("line", **ends, stroke=colour, stroke_width="4", stroke_dasharray=dash))
@@ -319,29 +288,7 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
     return _svg(max(width, x + _MARGIN), height, "\n".join([*items, *heading, *legend]), title)
 
 
-def routes_svg(plans: Sequence[RoutePlan]) -> str:
-    """How busy routes leave the links of a fabric, coloured by demand over capacity on one scale: a picture for every
-    router, one under the other.
-
-    Args:
-        plans: routes of the same flows, in the order in which they are drawn.
-    """
-    most = max(plan.alpha for plan in plans)
-    items, width, top = [], 0, 0
-    for plan in plans:
-        drawn = fabric_svg(plan.fabric, load=Load(values=plan.load, most=most))
-        size = _SIZE.search(drawn)
-        assert size is not None
-        over = int((plan.load > 1 + ROUNDING).sum())
-        more = f"{over:,} {'links are' if over > 1 else 'link is'}" if over else "no link is"
-        words = f"up to {plan.alpha:.3g} x a link's capacity is asked of it; {more} asked for more than 1 x"
-        items.append(_text(_MARGIN, top + 24, f"{plan.router}: {words}", size=15, bold=True))
-        items.append(drawn.replace("<svg ", f'<svg y="{top + 34}" ', 1))
-        width, top = max(width, int(size[1])), top + 34 + int(size[2])
-    return _svg(width, top, "".join(items))
-
-
-def _bundles(fabric: Fabric, group: Ints, load: Load | None) -> list[_Bundle]:
+def _bundles(fabric: Fabric, group: Ints) -> list[_Bundle]:
     """Links by the groups of their ends and by tier."""
     a, b = group[fabric.source], group[fabric.target]
     keys, of = np.unique(np.stack([np.minimum(a, b), np.maximum(a, b), fabric.tier]), axis=1, return_inverse=True)
@@ -352,8 +299,7 @@ def _bundles(fabric: Fabric, group: Ints, load: Load | None) -> list[_Bundle]:
         forth = links[fabric.source[links] < fabric.target[links]]
         forth = forth if len(forth) else links
         capacity_Bps, down = float(fabric.capacity_Bps[forth].sum()), int((~fabric.up[forth]).sum())
-        busiest = 0.0 if load is None else float(load.values[links].max())
-        result.append(_Bundle(x, y, tier, links, forth, capacity_Bps, down, busiest))
+        result.append(_Bundle(x, y, tier, links, forth, capacity_Bps, down))
     return result
 
 
@@ -476,7 +422,7 @@ def _line(a: _Place, b: _Place, before: int, first: float, look: dict[str, str])
     return _tag("line", **ends, **look), (a.x + b.x) / 2 + aside + 20, (ends["y1"] + ends["y2"]) / 2 - 3, "start"
 
 
-def _told(fabric: Fabric, bundle: _Bundle, group: Ints, spot: Sequence[Any], load: Load | None) -> tuple[str, str]:
+def _told(fabric: Fabric, bundle: _Bundle, group: Ints, spot: Sequence[Any]) -> tuple[str, str]:
     """Two lines of text on the links between two groups: cables of a node, their speed, and all of them."""
     x, y, anchor = spot
     of = bundle.a if bundle.tier == SCALE_UP else bundle.b
@@ -491,24 +437,16 @@ def _told(fabric: Fabric, bundle: _Bundle, group: Ints, spot: Sequence[Any], loa
     total = f"per {_plural(role, 1)}, {int(cables.sum()):,} in all"
     if bundle.down:
         total += f", {bundle.down:,} of {counted(len(cables), 'link')} failed"
-    if load is not None:
-        speed += f"; busiest {bundle.load:.3g}"
     colour = FAILED if bundle.down else MUTED
     return _text(x, y, speed, anchor=anchor), _text(x, y + 15, total, 11, anchor, colour=colour)
 
 
-def _meanings(fabric: Fabric, load: Load | None, hidden: set[int]) -> list[tuple[str, str]]:
+def _meanings(fabric: Fabric, hidden: set[int]) -> list[tuple[str, str]]:
     """Colours and what they stand for; no link of a ``hidden`` tier is drawn."""
-    if load is None:
-        tiers = sorted(set(fabric.tier.tolist()) - hidden)
-        names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
-        result = list(zip((_tier_colour(tier) for tier in tiers), names, strict=True))
-    elif load.most <= 0:
-        result = [(LOAD_COLOURS[0], "no load")]
-    else:
-        ends = [*(end for end in LOAD_STEPS if end < load.most), load.most]
-        words = [f"to {end:.3g}" if end else "no load" for end in ends]
-        result = list(zip(LOAD_COLOURS, words, strict=False))
+    tiers = sorted(set(fabric.tier.tolist()) - hidden)
+    result = [
+        (_tier_colour(tier), "scale-up domain" if tier == SCALE_UP else f"network tier {tier}") for tier in tiers
+    ]
     return result if fabric.up.all() else [*result, (FAILED, "failed")]
 
 

@@ -1,4 +1,4 @@
-"""Reports of a plan, an arrangement or a study, with figures, launch files and provenance."""
+"""Reports of a plan or an arrangement, with figures, launch files and provenance."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
 
 
 def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
-    """An arrangement: the verdict, where jobs run, the tables, and link loads."""
-    from weft.views.arrangement import loads_chart, seats_chart
+    """An arrangement: the verdict, where jobs run, and the tables."""
+    from weft.views.arrangement import arrangement_chart
 
-    seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
+    seats = Figure(
+        partial(arrangement_chart, result), "Job placement: a square is a host, a number and a colour a job"
+    )
     yield from behind_verdict(arrangement_view(result, verbose=True), seats)
-    yield Heading("Links", top=True)
-    yield Figure(partial(loads_chart, result), "Load of the links before and after")
 
 
 def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:

@@ -1,148 +1,29 @@
-"""Studies for people: what a run did, what it would do, its rows, and a report with charts."""
+"""Studies for people: what a run did, what it would do, its rows, and a chart of them."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from hashlib import sha256
 from itertools import islice
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-from weft import __version__
 from weft.errors import BadInput
-from weft.errors import printable as bounded
 from weft.studies.result import Rows
-from weft.units import counted, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
-from weft.views.charts import COLOURS, INK, Chart, alt, bounds, colours, data, finished, linear, titled, tooltip
-from weft.views.words import column_words, printable, told
+from weft.units import counted, format_seconds
+from weft.views.blocks import Blank, Block, Paragraph
+from weft.views.charts import INK, Chart, alt, bounds, colours, data, finished, linear, titled, tooltip
+from weft.views.words import column_words, printable, records_table, told
 
 if TYPE_CHECKING:
     from weft.studies.result import Sweep
     from weft.studies.run import Forecast
 
 
-MOST_CELLS = 8_000
-"""Of a table: a page of that size is still light."""
-_LONGEST_STUDY = 100_000
-_MOST_FAILURES = 200
-_MOST_PANELS = 12
-_MOST_CHARTS = 3
-_MOST_POINTS = 2_500
-
-
-class StudyReport:
-    """A study with its rows; the state is read at once and may be closed then.
-
-    Attributes:
-        columns: of all rows, with the types of their values.
-        rows: each with all columns.
-    """
-
-    def __init__(self, result: Sweep) -> None:
-        self.sweep = result
-        self.columns = dict(result.columns())
-        self.rows = result.to_dicts()
-        self.good = [row for row in self.rows if row["failure"] is None]
-        self.failed = [row for row in self.rows if row["failure"] is not None]
-        self.varied = _varied(self.rows, result.points.columns)
-        self.title = printable(result.points.study.name)
-
-    def blocks(self) -> Iterator[Block]:
-        """The report."""
-        counts, study = self.sweep.counts, self.sweep.points.study
-        over = [
-            f"{column_words(axis.kind.column)} ({len(axis.values)} values)"
-            for axis in study.axes
-            if len(axis.values) > 1
-        ]
-        yield Paragraph(study_verdict(self.rows, self.sweep), style="bold")
-        if over:
-            yield Paragraph(f"Over {listed(over)}.")
-        if counts.left:
-            yield Paragraph(f"{counts.left:,} points are not computed yet.", style="bold")
-        columns = self.sweep.points.columns
-        if same := [name for name in columns if self.rows and name not in self.varied]:
-            yield Fact("At all points:", _place(self.rows[0], same))
-        yield from self._figures()
-        if self.rows:
-            names = dict.fromkeys((*self.varied, *telling(self.rows, ())))
-            shown = [name for name in names if name != "layout_text" or "layout" not in self.varied]
-            most = min(len(self.rows), max(MOST_CELLS // max(len(shown), 1), 1))
-            part = "" if most == len(self.rows) else f"The first {most:,} of "
-            yield Heading("Points", top=True)
-            yield Paragraph(f"{part}{counted(len(self.rows), 'row')}, in the order of the axes")
-            yield _table(self.rows[:most], shown)
-        if self.failed:
-            part = f"The first {_MOST_FAILURES} of " if len(self.failed) > _MOST_FAILURES else ""
-            yield Heading("Failed", top=True)
-            codes = Counter(row["failure"] for row in self.failed)
-            yield Paragraph(f"{part}{_codes(codes)}")
-            yield _table(self.failed[:_MOST_FAILURES], [*self.varied, "failure", "message"])
-        yield from self._provenance()
-
-    def _figures(self) -> Iterator[Block]:
-        """Charts of the main figures over the axis with most values."""
-        values = {name: len({row[name] for row in self.good}) for name in self.varied}
-        numbers = [name for name in self.varied if self.columns[name] in (int, float)]
-        x = max(numbers or self.varied, key=values.__getitem__, default="")
-        axes = self.sweep.points.columns
-        names = [name for name in telling(self.good, axes) if self.columns[name] in (int, float) and name not in axes]
-        figures = _varied(self.good, names)[:_MOST_CHARTS]
-        if not (self.good and x and figures):
-            return
-        # Colours: the axis of names, or else of numbers, with most values they can tell; panels: the others.
-        few = [name for name in self.varied if name != x and 1 < values[name] <= len(COLOURS)]
-        colour = max(few, key=lambda name: (self.columns[name] is str, values[name]), default=None)
-        yield Heading("Charts", top=True)
-        for y in figures:
-            panels = [name for name in self.varied if name not in (x, colour)]
-            yield self._figure(x, y, colour, panels)
-
-    def _figure(self, x: str, y: str, colour: str | None, panels: Sequence[str]) -> Block:
-        """A chart with a picture for each value of some columns, as far as these are few."""
-        caption = f"{y} over {x}"
-        if len(self.good) > _MOST_POINTS:
-            return Paragraph(f"Not drawn: {caption} has {len(self.good):,} points. Use weft sweep show --where.")
-        taken: list[str] = []
-        for name in panels:
-            if 1 < len({tuple(row[axis] for axis in (*taken, name)) for row in self.good}) <= _MOST_PANELS:
-                taken.append(name)
-        rows, columns, facet = self.good, dict(self.columns), None
-        if taken:
-            facet = listed(taken)
-            columns[facet] = str
-            rows = [row | {facet: _place(row, taken)} for row in rows]
-        axes = [name for name in self.varied if name not in taken]
-        places: dict[str, Any] = {"x": x, "y": y, "colour": colour, "facet": facet}
-        return Figure(partial(sweep_chart, rows, columns, axes, **places, title=caption), caption)
-
-    def _provenance(self) -> Iterator[Block]:
-        points, counts = self.sweep.points, self.sweep.counts
-        text = json.dumps({"study": dict(points.study.document), "files": points.files}, sort_keys=True)
-        results = f"{counts.known + counts.computed:,} results for {counted(counts.points, 'point')}"
-        yield Heading("Provenance", top=True)
-        yield Fact("Study, SHA-256:", sha256(text.encode()).hexdigest())
-        yield Fact("Computed by Weft:", printable(self.sweep.version))
-        yield Fact("Shown by Weft:", __version__)
-        yield Fact("Results:", results + (f", {counts.left:,} left" if counts.left else ""))
-        for name, digest in sorted(points.files.items()):
-            yield Fact(printable(name), f"SHA-256 {digest}")
-        yield Copied(bounded(json.dumps(dict(points.study.document), indent=1), _LONGEST_STUDY), "The study")
-
-
 def _place(row: Mapping[str, Any], names: Iterable[str]) -> str:
     return printable(
         ", ".join(f"{column_words(name)} {told(name, row[name])}" for name in names if row.get(name) is not None)
     )
-
-
-def _varied(rows: Rows, names: Iterable[str]) -> list[str]:
-    """The columns that are not the same in all rows."""
-    return [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
 
 
 def _codes(counts: Mapping[str, int]) -> str:
@@ -159,8 +40,6 @@ _TELLING = (
 """Figures that are shown by default."""
 _MOST_MODELS = 3
 """Models whose fastest point the verdict names."""
-_LEAST = "layout_text"
-"""The column that goes first where there is no room."""
 
 
 def study_verdict(rows: Iterable[dict[str, Any]], result: Sweep) -> str:
@@ -229,17 +108,7 @@ def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[
     """Rows under the names of their columns."""
     if rows:
         yield Blank()
-        yield _table(rows, names)
-
-
-def _table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
-    columns = []
-    for place, name in enumerate(names):
-        values = [row.get(name) for row in rows]
-        text = all(isinstance(value, str | bool | None) for value in values)
-        cells = [printable(told(name, value)) for value in values]
-        columns.append(Column(printable(column_words(name)), cells, drop=100 if name == _LEAST else place, left=text))
-    return Table(*columns)
+        yield records_table(rows, names)
 
 
 def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:

@@ -14,7 +14,7 @@ from weft.views.blocks import Blank, Block, Column, Copied, Heading, Paragraph, 
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
-    from weft.search.tune import LayoutChange, SettingChange, StepGap, Tuning
+    from weft.search.tune import LayoutChange, StepGap, Tuning
 
 MOST = 4
 """Settings that are named one by one."""
@@ -111,31 +111,23 @@ def _notes(result: Tuning) -> Iterator[str]:
 
 
 def _table(changes: list[LayoutChange]) -> Table:
+    # How to get to each change: by flags of the run's file, or by its layout.
+    flags = any(change.flags for change in changes)
+    reached = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
     return Table(
         Column("change", [_settings(change) for change in changes], left=True),
         Column("step", [format_seconds(change.iteration_s) for change in changes]),
         Column("faster", [f"{change.speedup:.2f}x" for change in changes]),
         Column("interval", ["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2),
         Column("GiB", [f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
-        _reached(changes),
+        Column("flags" if flags else "layout", reached, drop=3, left=True),
     )
-
-
-def _reached(changes: list[LayoutChange]) -> Column:
-    """How to get to each change: by flags of the run's file, or by its layout."""
-    flags = any(change.flags for change in changes)
-    cells = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
-    return Column("flags" if flags else "layout", cells, drop=3, left=True)
 
 
 def _settings(change: LayoutChange) -> str:
     if len(change.settings) > MOST:
         return f"to {format_layout(change.estimate.layout)}"
-    return ", ".join(map(_setting, change.settings))
-
-
-def _setting(setting: SettingChange) -> str:
-    return f"{word_of(setting.name)} {_value(setting.before)} -> {_value(setting.after)}"
+    return ", ".join(f"{word_of(one.name)} {_value(one.before)} -> {_value(one.after)}" for one in change.settings)
 
 
 def _value(value: Any) -> str:
@@ -144,7 +136,7 @@ def _value(value: Any) -> str:
 
 def gap_view(gap: StepGap) -> Iterator[Block]:
     """Where a traced step's time goes beside the estimate, and what each loss is likely to come from."""
-    lost = [part for part in gap.parts if part.cause]
+    lost, shares = [part for part in gap.parts if part.cause], [part.lost_s / gap.step_s for part in gap.parts]
     title = f"Where the step goes: {format_seconds(gap.step_s)} traced"
     yield Heading(
         f"{title} ({', '.join(gap.sources)})"
@@ -155,7 +147,7 @@ def gap_view(gap: StepGap) -> Iterator[Block]:
         Column("part", [part.name for part in gap.parts], left=True),
         Column("traced", [format_seconds(part.measured_s) for part in gap.parts]),
         Column("expected", [format_seconds(part.expected_s) for part in gap.parts]),
-        Column("lost", [_share(part.lost_s / gap.step_s) for part in gap.parts]),
+        Column("lost", ["-" if abs(share) < 0.0005 else f"{share:+.1%}" for share in shares]),
     )
     kinds = ", ".join(
         f"{name} {format_seconds(seconds)}" for name, seconds in zip(COMPUTATIONS, gap.kinds, strict=True)
@@ -169,7 +161,3 @@ def gap_view(gap: StepGap) -> Iterator[Block]:
             indent=2,
             hang=2,
         )
-
-
-def _share(lost: float) -> str:
-    return f"{lost:+.1%}" if abs(lost) >= 0.0005 else "-"

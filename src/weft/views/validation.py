@@ -12,6 +12,7 @@ import altair as alt
 import numpy as np
 
 from weft.cluster.files import write_cluster
+from weft.codec import encode
 from weft.estimation.trust import COVERED, shipped_runs
 from weft.interop.kernel_times import Traced
 from weft.layout.text import format_layout
@@ -216,13 +217,24 @@ def described_view(result: Described, *, verbose: bool = False) -> Iterator[Bloc
     for note in result.notes:
         yield Paragraph(f"Note: {note}", indent=2, hang=2)
     if verbose:
-        for axis in measured.axes:
-            yield from _axis(result, axis)
-        if measured.axes:
-            yield from _fits(result)
-        yield from _products(result)
-        if measured.attention:
-            yield from _attention(result)
+        made = result.kernels
+        sections = (
+            ("Collectives (algorithm and bus bandwidth as in nccl-tests)", result.samples),
+            ("Fits: time = latency + bytes that a ring sends / bandwidth", result.lines),
+            ("Products (m x k) by (k x n)", result.products),
+            ("Causal attention", measured.attention),
+        )
+        for title, records in sections:
+            if records:
+                yield Heading(title)
+                rows = [encode(record) for record in records]
+                axes = [{"axis": words.axis_words((row["axis"],))} if "axis" in row else {} for row in rows]
+                yield words.records_table([row | axis for row, axis in zip(rows, axes, strict=True)])
+        yield Paragraph(
+            f"Fit of products: {made.gemm_efficiency:.0%} of the best, depth {made.gemm_depth:.0f},"
+            f" {format_seconds(made.kernel_s)} a kernel; worst residual {made.worst:.0%}.",
+            indent=2,
+        )
 
 
 def _machine_verdict(result: Described) -> str:
@@ -272,69 +284,6 @@ def cluster_file(result: Described, *, constants: str | None) -> str:
     if constants is not None:
         head.append(f"# To be read with --calibration {printable(constants)}.")
     return "\n".join(head) + "\n" + write_cluster(result.cluster)
-
-
-def _axis(result: Described, axis: str) -> Iterator[Block]:
-    samples = result.measured.of(axis)
-    lines = [result.line(sample.axis, sample.kind) for sample in samples]
-    fits = [format_seconds(line.seconds(one.bytes)) for one, line in zip(samples, lines, strict=True)]
-    yield Heading(f"{words.axis_words((axis,))}: {samples[0].ranks} ranks")
-    first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
-    kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
-    yield Table(
-        Column("collective", kinds, left=True),
-        Column("size", [format_bytes(sample.bytes, least=1.0) for sample in samples]),
-        Column("time", [format_seconds(sample.seconds) for sample in samples]),
-        Column("algbw", [format_si(sample.bytes / sample.seconds, "B/s") for sample in samples]),
-        Column("busbw", [format_si(result.bus_Bps(sample), "B/s") for sample in samples]),
-        Column("fit", fits, drop=1),
-    )
-
-
-def _fits(result: Described) -> Iterator[Block]:
-    yield Heading("Fits: time = latency + bytes that a ring sends / bandwidth")
-    yield Table(
-        Column("axis", [words.axis_words((line.axis,)) for line in result.lines], left=True),
-        Column("collective", [line.kind for line in result.lines], left=True),
-        Column("latency", [format_seconds(line.latency_s) for line in result.lines]),
-        Column("bandwidth", [format_si(line.Bps, "B/s") for line in result.lines]),
-        Column("r2", [f"{line.r2:.3f}" for line in result.lines], drop=1),
-        Column("worst residual", [f"{line.worst:.0%}" for line in result.lines]),
-    )
-
-
-def _attention(result: Described) -> Iterator[Block]:
-    times = result.measured.attention
-    first = times[0]
-    yield Heading(f"Causal attention of {first.heads:.0f} heads of {first.qk_dim:.0f} ({first.kv_heads:.0f} of keys)")
-    yield Table(
-        Column("precision", [time.precision for time in times], left=True),
-        Column("tokens", [f"{time.sequence:,.0f}" for time in times]),
-        Column("pass", ["forward" if time.phase == "forward" else "backward" for time in times], left=True),
-        Column("time", [format_seconds(time.seconds) for time in times]),
-    )
-
-
-def _products(result: Described) -> Iterator[Block]:
-    products = result.measured.products
-    yield Heading("Products (m x k) by (k x n)")
-    first = [i == 0 or products[i - 1].precision != one.precision for i, one in enumerate(products)]
-    names = [one.precision if new else "" for one, new in zip(products, first, strict=True)]
-    peaks = result.cluster.accelerator
-    shares = [product.achieved_flops / peaks.peak_flops(product.precision) for product in products]
-    yield Table(
-        Column("precision", names, left=True),
-        *(Column(side, [f"{getattr(product, side):,}" for product in products]) for side in ("m", "n", "k")),
-        Column("time", [format_seconds(product.seconds) for product in products]),
-        Column("achieved", [format_si(product.achieved_flops, "FLOP/s") for product in products]),
-        Column("of the best", [f"{share:.0%}" for share in shares], drop=1),
-    )
-    made = result.kernels
-    yield Paragraph(
-        f"Fit: {made.gemm_efficiency:.0%} of the best, depth {made.gemm_depth:.0f},"
-        f" {format_seconds(made.kernel_s)} a kernel; worst residual {made.worst:.0%}.",
-        indent=2,
-    )
 
 
 # Chart ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.estimation.trust import best_published
@@ -11,6 +11,7 @@ from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_count, format_seconds, format_si, listed
+from weft.views.blocks import Column, Table
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -288,15 +289,18 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
         yield f"Unusual in the first: {listed(plan.choice.unusual)}"
 
 
+def signed(value: float, form: Callable[[float], str] = format_seconds) -> str:
+    """A difference with its sign."""
+    return f"{'-' if value < 0 else '+'}{form(abs(value))}"
+
+
 def _lead(first: Estimate, second: Estimate) -> str:
     """By how much the first layout is faster than the second, and the parts of the time that differ most."""
     gain_s = second.iteration_s - first.iteration_s
     parts = [(a.name, a.value - b.value) for a, b in zip(first.time, second.time, strict=True)]
     largest = sorted(parts, key=lambda part: -abs(part[1]))[:3]
     shown = [
-        f"{PARTS[name].label} {'-' if value < 0 else '+'}{format_seconds(abs(value))}"
-        for name, value in largest
-        if abs(value) > WORTH * second.iteration_s
+        f"{PARTS[name].label} {signed(value)}" for name, value in largest if abs(value) > WORTH * second.iteration_s
     ]
     text = f"The first is {format_seconds(gain_s)} faster than the second"
     return f"{text}: {', '.join(shown)}" if shown else text
@@ -364,6 +368,21 @@ def told(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def records_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Table:
+    """Records as a table, all columns of the first one by default, with the words and units of their names."""
+    columns = []
+    for place, name in enumerate(names or tuple(rows[0])):
+        values = [row.get(name) for row in rows]
+        text = all(isinstance(value, str | bool | None) for value in values)
+        cells = [printable(told(name, value)) for value in values]
+        drop = _FIRST_DROPPED if name == "layout_text" else place
+        columns.append(Column(printable(column_words(name)), cells, drop=drop, left=text))
+    return Table(*columns)
+
+
+_FIRST_DROPPED = 100
+
+
 def column_words(name: str) -> str:
     """What people call a column of a file: without the unit, which values have."""
     if name in _COLUMN_WORDS:
@@ -377,6 +396,7 @@ _COLUMN_WORDS = {
     "iteration_s": "per step",
     "tokens_per_s": "tokens/s",
     "nic_Bps": "NIC bandwidth",
+    "Bps": "bandwidth",
     "mfu": "MFU",
     "usd": "cost",
     "watts": "power",
@@ -386,6 +406,7 @@ _COLUMN_WORDS = {
 _SUFFIXES: dict[str, Callable[[Any], str]] = {
     "per_s": format_count,
     "s": format_seconds,
+    "seconds": format_seconds,
     "bytes": format_bytes,
     "Bps": lambda value: format_si(value, "B/s"),
     "flops": lambda value: format_si(value, "FLOP/s"),

@@ -12,7 +12,7 @@ import json
 import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.errors import BadInput, WeftError
 from weft.views.html import STATIC, Markup, render, static
@@ -319,11 +320,6 @@ _ROUTES = (
 # its own at 127.0.0.1 (DNS rebinding), so each request must name this server as its host, what changes something must
 # come from a page of this server, and a body has a limit.
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES = 4_500_000
 """The largest body: a pasted configuration of 4 MB and what a form adds to it."""
@@ -349,7 +345,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_METHODS = ("GET", "HEAD", "POST")
 
 
 class Guard:
@@ -360,14 +355,12 @@ class Guard:
         hosts: values of the Host header that name this server.
     """
 
-    def __init__(self, inner: Application, *, hosts: Iterable[str]) -> None:
+    def __init__(self, inner: ASGIApp, *, hosts: Iterable[str]) -> None:
         self.inner, self.hosts = inner, frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.inner(scope, receive, send)
-            return
         if scope["type"] != "http":
+            await self.inner(scope, receive, send)
             return
         begun = False
 
@@ -376,14 +369,13 @@ class Guard:
             if message["type"] == "http.response.start":
                 begun = True
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                headers.update(HEADERS)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         try:
             self._check(scope)
-            await self.inner(scope, _capped(receive), guarded)
+            await self.inner(scope, receive, guarded)
         except ClientDisconnect:
             return  # an upload was broken off: nobody waits for an answer
         except Refused as refused:
@@ -399,8 +391,6 @@ class Guard:
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             remedy = f"Open {min(self.hosts)} instead."
             raise Refused(421, "Another host", f"This server does not answer to that name. {remedy}")
-        if scope["method"] not in _METHODS:
-            raise Refused(405, "No such method", "Pages are read with GET and forms sent with POST.")
         if len(scope["query_string"]) > QUERY_BYTES:
             raise Refused(414, "The address is too long", f"Its query is longer than {QUERY_BYTES:,} characters.")
         site = headers.get("sec-fetch-site", "none")
@@ -414,26 +404,6 @@ class Guard:
     def _check_post(self, headers: Headers, host: str) -> None:
         if headers.getlist("origin") != [f"http://{host}"]:
             raise Refused(403, "From another site", "Forms are taken from pages of this server alone.")
-        length = headers.get("content-length", "0")
+        length = headers.get("content-length", "")  # a browser says it, and the server holds it to that
         if not length.isdecimal() or int(length[:12]) > BODY_BYTES:
-            raise too_large()
-
-
-def too_large() -> Refused:
-    """The refusal of a body over the limit."""
-    return Refused(413, "Too much text", f"A form may hold {BODY_BYTES / 1e6:g} MB at most.")
-
-
-def _capped(receive: Receive) -> Receive:
-    """Receive a body that may not say how long it is, up to the limit."""
-    taken = 0
-
-    async def counted() -> Message:
-        nonlocal taken
-        message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > BODY_BYTES:
-            raise too_large()
-        return message
-
-    return counted
+            raise Refused(413, "Too much text", f"A form may hold {BODY_BYTES / 1e6:g} MB at most.")

@@ -421,7 +421,7 @@ def _plan(form: PageRequest, progress: Progress) -> _Planned:
     top = min(form.whole("top") or 10, _MOST_LAYOUTS)
     options = form.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
     job = job_of_text(form.text("model"), options.changes(), cluster.count)
-    search = replace(options, batch=None, sequence=None, precision=None)  # the job has them
+    search = options.changed(batch=None, sequence=None, precision=None)  # the job has them
     other = _supposed(form, cluster)
     computed = plan(job, other, search, progress=progress)
     return _Planned(computed, plan(job, cluster, search, progress=progress) if other is not cluster else None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +18,6 @@ HOST = "127.0.0.1"
 PORT = 8787
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(Options):
     """Where the pages are, and what is kept."""
 
