@@ -17,11 +17,8 @@ DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_s
     [
         ("run.sh", MEGATRON, "Megatron-LM"),
         ("arguments.txt", MEGATRON, "Megatron-LM"),
-        ("arguments", MEGATRON, "Megatron-LM"),
         ("job.toml", TITAN, "torchtitan (TOML)"),
-        ("job", TITAN, "torchtitan (TOML)"),
         ("ds.json", DEEPSPEED, "DeepSpeed"),
-        ("ds", DEEPSPEED, "DeepSpeed"),
     ],
 )
 def test_format_follows_from_name_or_content(tmp_path, name, text, tool):
@@ -37,12 +34,8 @@ def test_format_follows_from_name_or_content(tmp_path, name, text, tool):
     [
         ("empty.sh", b"", "no argument"),
         ("binary.sh", b"\xff\xfe\x00\x81" * 50, "is not a text file"),
-        ("zeros", b"\x00" * 100, "control character"),
         ("config.yaml", b"parallelism:\n  dp: 2\n", "in Python and YAML are not read"),
-        ("recipe.py", b"def planned():\n", "in Python and YAML are not read"),
-        ("prose.txt", b"no flags here\n", "no argument"),
         ("big.sh", b"#" * 10_000_001, "larger than 10 MB"),
-        ("broken.json", b"{", "not valid JSON"),
         ("broken.toml", b"[", "not valid TOML"),
     ],
 )
@@ -121,7 +114,6 @@ BAD = {
         ("--tensor-model-parallel-size 3", 8, "tensor 3 .* does not divide 8"),
         ("--tensor-model-parallel-size $TP", 8, "write the number instead of the variable"),
         ("--tensor-model-parallel-size 0", 8, "outside 1"),
-        ("--micro-batch-size nan", 8, "not a whole number"),
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|L", 8, "3 chunks"),
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|Q", 8, "cannot be read"),
         ("--num-layers 7 --num-layers-per-virtual-pipeline-stage 2", 8, "do not split"),
@@ -134,8 +126,6 @@ BAD = {
         ("[parallelism]\ntensor_parallel_degree = 8", None, "number of accelerators"),
         ("[parallelism]\ntensor_parallel_degree = 3", 8, "tensor 3 .* does not divide 8"),
         ("[parallelism]\ntensor_parallel_degree = '8'", 8, "not a whole number"),
-        ("[parallelism]\ntensor_parallel_degree = true", 8, "not a whole number"),
-        ("[parallelism]\ntensor_parallel_degree = nan", 8, "not a whole number"),
         ("parallelism = 3\n[training]\nseq_len = 0", 8, "is outside 1 to"),
         ("[parallelism]\ndata_parallel_shard_degree = 0", 8, "write -1"),
         ("[parallelism]\ndata_parallel_shard_degree = 2", 8, "make 2 accelerators, not 8"),
@@ -145,14 +135,10 @@ BAD = {
     ],
     "deepspeed": [
         ("{", 8, "not valid JSON"),
-        ("[" * 100_000, 8, "nested too deeply"),
-        ("[1]", 8, "is an object"),
         ('{"hidden_size": 4}', 8, "not a DeepSpeed configuration"),
         ('{"train_batch_size": NaN}', 8, "NaN is not a number"),
-        ('{"train_batch_size": 1e999}', 8, "not a finite number"),
         ('{"train_batch_size": -8}', 8, "is outside"),
         ('{"zero_optimization": {"stage": 4}}', 8, "is outside 0 to 3"),
-        ('{"zero_optimization": {"stage": true}}', 8, "not a whole number"),
         ('{"zero_optimization": {"stage": 3, "mics_shard_size": 3}}', 8, "do not divide 8"),
         ('{"zero_optimization": {"overlap_comm": 1}}', 8, "neither true nor false"),
         ('{"train_batch_size": 4}', 8, "data-parallel ranks 8 = 8 does not divide 4 sequences"),
