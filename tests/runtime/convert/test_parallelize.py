@@ -1,34 +1,28 @@
-"""Plain models on grids: the same losses, gradients, updates and states; what is refused, by name."""
+"""Plain models that are cut by a plan: on one rank the same values and states; what is refused, by name."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import re
-import warnings
-from importlib import import_module
 
 import plain
 import pytest
 import torch
 import torch.distributed as dist
-from compare import pieces, worst
-from ranks import grid_of
+from compare import worst
+from ranks import grid_of, on_ranks
 from torch import nn
 from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
-from weft.runtime.checkpoints import checkpoint
 from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, gather_state_dict, load_state_dict, parallelize
 from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.parameters import holdings
-from weft.runtime.layers.vocabulary import cross_entropy
 from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 VOCAB, BATCH, SEQUENCE = 53, 16, 6
 TIED = {"lm_head": Head(tied="model.embed_tokens")}
@@ -37,14 +31,6 @@ MODELS = {
     "qwen2, tied": (lambda: plain.LlamaForCausalLM(bias=True, tied=True), LLAMA_PLAN | TIED),
     "gpt2": (lambda: plain.GPT2LMHeadModel(), GPT2_PLAN),
 }
-GRIDS = (
-    Layout(x=2, y=2, z=2),
-    Layout(y=2, z=2, data=2),
-    Layout(x=2, data=4),
-    Layout(z=8),
-    Layout(x=4, y=2, order=("y", "x", "data", "z", "context", "pipeline")),
-)
-ADAM = AdamSettings(rate=1e-2)
 
 
 def made(which, seed=0, dtype=torch.float64):
@@ -66,137 +52,28 @@ def assert_equal(found, expected, tolerance=0.0):
         assert worst(found[name], values) <= tolerance, name
 
 
-# Eight ranks ---------------------------------------------------------------------------------------
-
-
-def serial_step(model):
-    """Loss, gradients and their norm of the whole batch on one process, and the state after an update."""
-    ids, targets = batch()
-    loss = functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-    loss.backward()
-    parameters = dict(model.named_parameters())
-    gradients = {name: parameter.grad.clone() for name, parameter in parameters.items()}
-    matrices = {name for name, one in parameters.items() if one.ndim == 2}
-    groups = [
-        {"params": [parameters[name] for name in sorted(matrices)], "weight_decay": ADAM.weight_decay},
-        {"params": [parameters[name] for name in parameters.keys() - matrices], "weight_decay": 0.0},
-    ]
-    norm = nn.utils.clip_grad_norm_(parameters.values(), ADAM.clip)
-    torch.optim.AdamW(groups, lr=ADAM.rate, betas=ADAM.betas, eps=ADAM.epsilon).step()
-    return loss.item(), gradients, norm.item(), model.state_dict()
-
-
-def machine_of(layout, precision="fp64"):
-    return Machine.of(grid_of(layout), precision=Precision.of(precision))
-
-
-def on_grid(which, machine, seed=0):
-    return parallelize(made(which, seed, machine.precision.master), machine, MODELS[which][1])
-
-
-def pass_both_ways(model, flat):
-    """The loss of the whole batch, in two micro-batches; gradients are in ``flat``."""
-    machine, (ids, targets) = flat.machine, batch()
-    grid = machine.grid
-    own = BATCH // grid.size("z", "data")
-    first = (grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]) * own
-    total = torch.zeros(1, dtype=torch.float64)
-    with flat.step(micro_batches=2, loss="sum"):
-        for part in torch.arange(first, first + own).chunk(2):
-            out = model(ids[part])
-            logits = out if isinstance(out, torch.Tensor) else out.logits
-            losses = cross_entropy(machine, logits.flatten(0, 1), targets[part].flatten(), VOCAB)
-            loss = losses.sum() / targets.numel()
-            loss.backward()
-            total += loss.detach()
-    return machine.collectives.all_reduce(total, "z", "data").wait().item()
-
-
-def train(which, folder):
-    """One training step on every grid is the serial one; the first grid saves, another loads that and a state."""
-    loss, gradients, norm, state = serial_step(made(which))
-
-    def plainly(values, name):
-        return values[name].t() if re.search(r"c_\w+\.weight$", name) else values[name]
-
-    for layout in GRIDS:
-        machine = machine_of(layout)
-        model = on_grid(which, machine)
-        flat = Flat(machine, model, holdings(model))
-        if layout == GRIDS[1]:
-            assert_equal(gather_state_dict(model, flat), made(which).state_dict())
-        optimizer = Optimizer(flat, ADAM)
-        assert abs(pass_both_ways(model, flat) - loss) < 1e-12, layout
-        for name, window, values in pieces(flat, lambda leaf: leaf.grad):
-            assert worst(values, plainly(gradients, name)[window]) < 1e-12, (layout, name)
-        assert abs(optimizer.step().item() - norm) < 1e-11, layout
-        for name, window, values in pieces(flat, lambda leaf: leaf.detach()):
-            assert worst(values, plainly(state, name)[window]) < 1e-9, (layout, name)
-        if layout == GRIDS[0]:
-            after = gather_state_dict(model, flat)
-            assert_equal(after, state, 1e-9)
-            checkpoint.save(f"{folder}/saved", optimizer.pieces(), {"updates": optimizer.updates})
-            if dist.get_rank() == 0:
-                torch.save(after, f"{folder}/whole.pt")
-    machine = machine_of(GRIDS[2])
-    model = on_grid(which, machine, seed=2)
-    flat = Flat(machine, model, holdings(model))
-    optimizer = Optimizer(flat, ADAM)
-    optimizer.restored(checkpoint.load(f"{folder}/saved", optimizer.pieces())["updates"])
-    assert_equal(gather_state_dict(model, flat), torch.load(f"{folder}/whole.pt", weights_only=True))
-    other = made(which, seed=1).state_dict()
-    load_state_dict(model, other)
-    assert_equal(gather_state_dict(model, flat, rank=1), other if dist.get_rank() == 1 else {})
-
-
-@pytest.mark.slow_but(1)
-@pytest.mark.parametrize("which", MODELS)
-def test_grids_train_as_one_process_does(ranks, tmp_path, which):
-    ranks.run(train, which, str(tmp_path))
-    model = one_rank(made(which, seed=2), MODELS[which][1])
-    flat = flat_of(model)
-    checkpoint.load(tmp_path / "saved", Optimizer(flat, ADAM).pieces())
-    assert_equal(gather_state_dict(model, flat), torch.load(tmp_path / "whole.pt", weights_only=True))
+# Eight ranks: what they train is in ``test_prepare`` --------------------------------------------------
 
 
 def flat_of(model):
     return Flat(model.lm_head.machine, model, holdings(model))
 
 
-def train_narrow():
-    """Weights are gathered in 16 bits: exact values are those of the owners, with ZeRO-1 as without."""
-    found = []
-    for zero in (0, 1):
-        model = on_grid("gpt2", machine_of(Layout(x=4, data=2, zero=zero), "bf16"))
-        flat = flat_of(model)
-        optimizer = Optimizer(flat, ADAM)
-        pass_both_ways(model, flat)
-        optimizer.step()
-        found.append(gather_state_dict(model, flat))
-    assert_equal(found[0], found[1])
-
-
-def test_exact_values_are_gathered(ranks):
-    ranks.run(train_narrow)
-
-
-def refuse_what_differs():
+@on_ranks
+def test_ranks_with_different_values_or_buffers_are_refused():
+    machine = Machine.of(grid_of(Layout(x=2, y=2, z=2)), precision=Precision.of("fp64"))
     model = made("llama")
     if dist.get_rank() == 3:
         with torch.no_grad():
             model.model.norm.weight[0] += 1
     with pytest.raises(BadInput, match=r"different values of model\.norm\.weight --"):
-        parallelize(model, machine_of(GRIDS[0]), LLAMA_PLAN)
+        parallelize(model, machine, LLAMA_PLAN)
     assert type(model.lm_head) is nn.Linear
     model = nn.Sequential(nn.Linear(8, 8))
     model.register_buffer("phases", torch.ones(3, dtype=torch.complex128))
     model.register_buffer("mask", torch.tensor(dist.get_rank() == 2))
     with pytest.raises(BadInput, match="different values of mask --"):
-        parallelize(model, machine_of(GRIDS[0]), {"0": Normal()})
-
-
-def test_ranks_with_different_values_or_buffers_are_refused(ranks):
-    ranks.run(refuse_what_differs)
+        parallelize(model, machine, {"0": Normal()})
 
 
 # One rank ------------------------------------------------------------------------------------------
@@ -575,54 +452,3 @@ def test_features_that_are_no_share():
     model = one_rank(made("llama"), LLAMA_PLAN)
     with pytest.raises(BadInput, match=re.escape("model.norm: got 8 features, but a rank's share is 16")):
         model.model.norm(torch.ones(2, 8, dtype=torch.float64))
-
-
-# transformers, where it is installed ----------------------------------------------------------------
-
-SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "max_position_embeddings": 16}
-LLAMA = SIZES | {"vocab_size": VOCAB, "intermediate_size": 24, "num_key_value_heads": 4, "tie_word_embeddings": False}
-NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-HUGGING_FACE = {
-    "Llama": (LLAMA, LLAMA_PLAN),
-    "Mistral": (LLAMA, LLAMA_PLAN),
-    "Qwen2": (LLAMA | {"tie_word_embeddings": True}, LLAMA_PLAN | TIED),
-    "GPT2": (SIZES | NO_DROPOUT | {"vocab_size": VOCAB}, GPT2_PLAN),
-}
-
-
-def hugging_face(name):
-    """A model of transformers, and its plan."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        transformers = import_module("transformers")
-        options, plan = HUGGING_FACE[name]
-        kind = f"{name}LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
-        model = getattr(transformers, kind)(getattr(transformers, f"{name}Config")(**options))
-    plain.randomize(model)
-    return model, plan
-
-
-def train_hugging_face(name):
-    model, plan = hugging_face(name)
-    ids, targets = batch()
-    expected = functional.cross_entropy(model(ids).logits.flatten(0, 1), targets.flatten())
-    expected.backward()
-    gradients = {key: one.grad for key, one in model.named_parameters()}
-    state = model.state_dict()
-    for layout in GRIDS[:2]:
-        machine = machine_of(layout, "fp32")
-        model = parallelize(hugging_face(name)[0], machine, plan)
-        flat = Flat(machine, model, holdings(model))
-        assert abs(pass_both_ways(model, flat) - expected.item()) < 1e-5
-        for key, window, values in pieces(flat, lambda leaf: leaf.grad):
-            whole = gradients[key].t() if re.search(r"c_\w+\.weight$", key) else gradients[key]
-            assert worst(values, whole[window]) < 1e-5, (layout, key)
-        assert_equal(gather_state_dict(model, flat), state)
-
-
-@pytest.mark.slow_but(1)
-@pytest.mark.parametrize("name", HUGGING_FACE)
-def test_models_of_transformers(ranks, name):
-    if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
-    ranks.run(train_hugging_face, name)

@@ -110,9 +110,9 @@ def held_on(layout, job):
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("schedule", [INTERLEAVED, {"schedule": "zb1p"}])
 def test_messages_are_kept_no_longer_than_needed(ranks, schedule):
-    """Gloo keeps what is sent until somebody waits, ranks that are not there keep nothing; few of 32 are under way."""
+    """Gloo keeps what is sent until somebody waits, ranks that are not there keep nothing; few of 16 are under way."""
     layout = Layout(pipeline=2, data=4, micro_batch=1, **schedule)
-    recipe = Recipe(global_batch=64, sequence=SEQUENCE, precision="fp32")
+    recipe = Recipe(global_batch=32, sequence=SEQUENCE, precision="fp32")
     job = Job(model=models.llama(layers=4), recipe=recipe)
     message = SEQUENCE * 32 * 4
     firsts = [groups(layout, "pipeline")[0, stage] for stage in range(layout.pipeline)]
