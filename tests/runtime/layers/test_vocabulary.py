@@ -203,11 +203,6 @@ def test_a_padding_index_outside_the_vocabulary_is_refused():
         Embedding4D(machine, "words", 53, 24, padding_index=53)
 
 
-def test_nothing_to_look_up():
-    machine = Machine.of(Grid.of(Layout()))
-    assert Embedding4D(machine, "words", 53, 24)(torch.zeros(0, dtype=torch.int64)).shape == (0, 24)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("vocab", [32_000, 50_304, 128_256, 50_257])
 @pytest.mark.parametrize("grid", [grid for grid in EVERY if grid[0] * grid[1] > 1], ids=str)

@@ -163,20 +163,6 @@ def test_parameters_of_other_modules_are_refused():
         holdings(Mixed())
 
 
-def test_parameters_become_views_of_the_buffers():
-    layer = Linear4D(one_rank(), "layer", 4, 6)
-    held = holdings(layer)
-    for holding in held:
-        holding.fill(lambda name, shape, offsets, sizes: torch.arange(24.0)[: prod(sizes)].view(sizes))
-    before = layer(torch.ones(2, 4)).detach()
-    flat = Flat(layer.machine, layer, held)
-    assert torch.equal(layer(torch.ones(2, 4)), before)
-    with torch.no_grad():
-        for owned in flat.owned:
-            owned.leaf.mul_(2.0)
-    assert torch.equal(layer(torch.ones(2, 4)), 2.0 * before)
-
-
 @pytest.fixture
 def uncollected():
     """Cycles stay where they are, but for those of PyTorch's first optimizer, which imports what it needs."""
