@@ -62,6 +62,8 @@ def test_lists_in_lines_and_comments():
     ("text", "words"),
     [
         ("", "is empty"),
+        ("- Ring\n", "not a network"),
+        (NETWORK.replace("[ 8, 16", "[ 8.0, 16"), r"npus_count\[0\]: '8.0'"),
         (NETWORK.replace("latency", "delay"), "unknown key 'delay'"),
         ("\n".join(NETWORK.splitlines()[:3]), "latency: is missing"),
         (NETWORK.replace(", Switch", ""), "lists differ in length: topology 2, npus_count 3"),
@@ -137,6 +139,7 @@ def test_defaults_of_a_system():
         ({"all-reduce-implementation": ["star"] * 4}, UnknownName, "unknown algorithm 'star'"),
         ({"all-reduce-implementation": ["ring"]}, BadInput, "differ in dimensions: all-reduce 1, all-gather 4"),
         ({"all-reduce-implementation": "ring"}, BadInput, "not a list of algorithms"),
+        ({"all-reduce-implementation": [1] * 4}, BadInput, "more than names"),
         ({"all-reduce-implementation-custom": ["x"]}, Unsupported, "custom collectives"),
         ({"inter-dimension-scheduling": "themis"}, Unsupported, "'themis' is not modelled here.*--policy"),
         ({"intra-dimension-scheduling": "SCF"}, Unsupported, "'SCF' is not modelled"),

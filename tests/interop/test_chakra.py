@@ -208,6 +208,7 @@ def test_a_process_group(tmp_path):
     ("text", "words"),
     [
         ("[]", "not a table of"),
+        ('{"a": [0]}', "no number as its name"),
         ('{"1": []}', r": 1: \[\] should have at least 1 item"),
         ('{"1": [0, 0]}', "names a rank twice"),
         ('{"1": [-1]}', r": 1\[0\]: -1 should be greater than or equal to 0"),

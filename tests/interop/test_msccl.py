@@ -269,3 +269,8 @@ def test_arguments_that_cannot_be(changes, match):
     given = {"size": 4, "name": "p"} | changes
     with pytest.raises(BadInput, match=match):
         write_msccl(plan("all-reduce", "ring", 4), "all-reduce", given.pop("size"), **given)
+
+
+def test_shares_of_different_sizes_are_refused():
+    with pytest.raises(Unsupported, match="own different"):
+        write_msccl(swap(), "all-gather", 2, name="p")

@@ -110,6 +110,8 @@ def test_nvlinks_of_a_virtual_machine_that_lead_to_themselves_are_unknown():
     ("text", "words"),
     [
         ("", "not valid XML"),
+        ("\ud800", "not valid XML"),
+        (server([gpu("", 0, [])]), "busid"),
         ("<graphs/>", "root"),
         ('<system version="1"/>', "no accelerator"),
         ('<!DOCTYPE x [<!ENTITY a "b">]><system>&a;</system>', "document type"),

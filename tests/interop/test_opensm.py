@@ -1,6 +1,5 @@
 """Forwarding tables for OpenSM: every flow's way, every LID from everywhere, and what is refused."""
 
-import csv
 import itertools
 import re
 from dataclasses import replace
@@ -205,6 +204,8 @@ def test_every_flow_takes_its_way_and_every_lid_is_reached(case):
     assert tables.reassigned == (bases != [end.lid for end in subnet.ends])
     sizes = [2**end.lmc for end in tables.subnet.ends]
     assert all(lid % size == 0 and lid > 0 for lid, size in zip(bases, sizes, strict=True))
+    kept = [[int(word, 16) for word in line.split()] for line in opensm.guid2lid(tables).split("\n\n") if line]
+    assert sorted(kept) == sorted([end.guid, end.lid, end.lid + 2**end.lmc - 1] for end in tables.subnet.ends)
     options = dict(line.split(" ") for line in opensm.configuration(tables).splitlines() if line[0] != "#")
     assert (int(options["lmc"]), options["routing_engine"]) == (tables.lmc, "file")
     assert ("honor_guid2lid_file" in options) == tables.reassigned
@@ -285,35 +286,6 @@ def test_a_subnet_that_cannot_be_addressed(old, new, words):
     assert old in text
     with pytest.raises(BadInput, match=words):
         read_subnet(text.replace(old, new))
-
-
-def test_text_and_files_beside_it():
-    wires = clos(leaves=2, hosts=1, spines=1)
-    tables = planned(discovered(wires), [(across((0, 0), 0, (1, 0)), 0)])
-    assert table_text(tables).splitlines()[:6] == [
-        "Unicast lids [0x0-0x5] of switch Lid 3 guid 0x0000000000001000 (sleaf0):",
-        "0x0001 001 : (Channel Adapter portguid 0x0000000000001031: 'h0 0')",
-        "0x0002 100 : (Channel Adapter portguid 0x0000000000001041: 'h1 0')",
-        "0x0003 000 : (Switch portguid 0x0000000000001000: 'sleaf0')",
-        "0x0004 100 : (Switch portguid 0x0000000000001010: 'sleaf1')",
-        "0x0005 100 : (Switch portguid 0x0000000000001020: 'sspine0')",
-    ]
-    assert opensm.guid2lid(tables).split("\n\n")[:2] == [
-        "0x0000000000001000 0x0003 0x0003",
-        "0x0000000000001010 0x0004 0x0004",
-    ]
-    rows = list(csv.DictReader(opensm.path_bits(tables).splitlines()))
-    assert rows == [
-        {
-            "source": "h0 0",
-            "destination": "h1 0",
-            "collective": "collective 0",
-            "queue_pair": "0",
-            "port_guid": "0x0000000000001041",
-            "path_bits": "0",
-            "dlid": "2",
-        }
-    ]
 
 
 def test_tables_of_dump_fts_are_read():

@@ -107,6 +107,8 @@ def test_what_is_written_as_conf_is_read_back(cluster):
         ("SwitchName=a Nodes=n[0-", "brackets"),
         ("SwitchName=a Nodes=n[3-1]", "range"),
         ("SwitchName=a Nodes=n[0-99999999]", "more than"),
+        ("SwitchName=a Nodes=n[" + "0-99999," * 10_000 + "1]", "more than"),
+        ("SwitchName=" + "[" * 100_000, "not a name of a switch"),
         ("SwitchName=a Nodes=n0\nSwitchName=a Nodes=n1", "line 2.*two switches"),
         ("SwitchName=a Switches=b", "no switch 'b'"),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a", "above itself"),
@@ -119,6 +121,7 @@ def test_what_is_written_as_conf_is_read_back(cluster):
         ("SwitchName=a Nodes=n1" + "a" * 100_000, "longer than 255 characters"),
         (TREE.replace("leaf0\n", "leaf1\n", 1), "two switches are named 'leaf1'"),
         (TREE.replace("switches:", "swiches:"), "no list of switches"),
+        (TREE.replace("- switch: leaf1", "- swich: leaf1"), "no switch"),
         (TREE.replace("- topology: racks", "- x: racks"), "not a list of topologies"),
     ],
 )
