@@ -137,13 +137,6 @@ def test_every_flavor_has_the_shape_of_its_catalogue_model(cluster):
         assert torchtitan.find_flavor(catalogue.load(flavor.model).model) == flavor
 
 
-def test_unknown_shapes_get_a_note(cluster, job_for):
-    job = job_for()
-    job = replace(job, model=replace(job.model, name="mine", vocab=1234))
-    written = torchtitan.write(job, cluster, Layout())
-    assert any("mine" in note for note in written.notes)
-
-
 PRESET = """
 [model]
 name = "llama3"

@@ -9,7 +9,6 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.events import arrival_line, read_event
 from weft.interop.flow_tables import read_csv
 from weft.routing.traffic import JobTraffic, check_traffic
 
@@ -55,17 +54,6 @@ def test_columns_in_any_order_with_any_line_ends(table) -> None:
         assert (found.source.tolist(), found.bytes.tolist()) == ([1, 2], [5, 6])
     assert table("\ufeff" + text).bytes.tolist() == [5, 6]
     assert table('"bytes","source","target"\n" 5 kB"," 1 ","2"\n').bytes.tolist() == [5000]
-
-
-def test_jobs_of_a_table_go_through_events(table) -> None:
-    found = table(TABLE)
-    for job in range(2):
-        one = found.only([job])
-        again = read_event(arrival_line(one, FABRIC, 0.0), FABRIC, "x").traffic
-        assert again is not None
-        for field in ("source", "target", "bytes", "cap_Bps", "queue_pair", "rounds", "names", "jobs"):
-            assert list(getattr(one, field)) == list(getattr(again, field)), field
-        assert one.collective.tolist() == again.collective.tolist()
 
 
 HEAD = "source,target,bytes\n"

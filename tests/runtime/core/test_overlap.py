@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 
 import models
@@ -12,6 +11,7 @@ from compare import Run, pieces
 from hypothesis import given
 from hypothesis import strategies as st
 from models import OFF, layout_of
+from ranks import on_ranks
 
 from weft.layout.spec import Layout
 from weft.layout.step import SCATTER_USES
@@ -26,7 +26,6 @@ MODES = {
     "OAR, ORS, OAG": {},
     "as on a device": {},
 }
-ALL = ("OAR, ORS, OAG", "as on a device")
 
 
 # The scheduler alone ------------------------------------------------------------------------------
@@ -184,24 +183,6 @@ def digest(run):
     return found.hexdigest()
 
 
-def trained(layout, model, modes, count):
-    """Losses, and digests of gradients and of what they make of the weights, of some steps in each mode."""
-    found = {}
-    for mode in modes:
-        run = Run(replace(layout, **MODES[mode]), model)
-        if (
-            mode == "as on a device"
-        ):  # gradients are summed in a queue beside computation; that of the CPU does nothing
-            run.machine.overlap._reducing._device = torch.cpu
-        optimizer = Optimizer(run.flat, AdamSettings(rate=1e-2))
-        found[mode] = []
-        for step in range(count):
-            loss = run.step(seed=step)
-            optimizer.step()
-            found[mode].append((loss, digest(run)))
-    return found
-
-
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("model", "grid", "switches"),
@@ -218,12 +199,25 @@ def trained(layout, model, modes, count):
         (models.llama(), (1, 1, 1, 8), {}),
     ],
 )
-def test_every_mode_gives_the_same_bits(ranks, model, grid, switches):
+@on_ranks
+def test_every_mode_gives_the_same_bits(model, grid, switches):
     """Weights change between the steps: one that was kept too long would show."""
-    for told in ranks.run(trained, layout_of(grid, **switches), model, list(MODES), 3):
-        assert all(steps == told["off"] for steps in told.values())
-        assert len({loss for loss, _ in told["off"]}) == 3
-        assert len({hashed for _, hashed in told["off"]}) == 3
+    found = {}
+    for mode, overlap in MODES.items():
+        run = Run(layout_of(grid, **switches, **overlap), model)
+        if (
+            mode == "as on a device"
+        ):  # gradients are summed in a queue beside computation; that of the CPU does nothing
+            run.machine.overlap._reducing._device = torch.cpu
+        optimizer = Optimizer(run.flat, AdamSettings(rate=1e-2))
+        found[mode] = []
+        for step in range(3):
+            loss = run.step(seed=step)
+            optimizer.step()
+            found[mode].append((loss, digest(run)))
+        assert found[mode] == found["off"]
+    assert len({loss for loss, _ in found["off"]}) == 3
+    assert len({hashed for _, hashed in found["off"]}) == 3
 
 
 class Watched(Collectives):
@@ -252,10 +246,21 @@ class Stumbled(Exception):
     """Raised within a step."""
 
 
-def hurt(layout, places):
-    """For each place where a step fails: what was under way then and what is left, and whether the next step
-    is bit by bit what it would have been."""
-    model = models.gpt(layers=1)
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize("mode", ["OAR, ORS, OAG", "as on a device", "off"])
+@pytest.mark.parametrize(
+    ("grid", "switches"),
+    [
+        ((2, 2, 2, 1), {"micro_batches": 1}),
+        ((2, 1, 2, 2), {"micro_batches": 1, "recompute": "full", "zero": 0}),
+        ((1, 1, 4, 2), {"micro_batches": 2}),
+    ],
+)
+@on_ranks
+def test_an_exception_leaves_nothing_behind(grid, switches, mode):
+    """In the forward pass weights are under way, in the backward pass gradients; the next step is bit by bit what it
+    would have been."""
+    layout, model = layout_of(grid, **switches, **MODES[mode]), models.gpt(layers=1)
     clean = Run(layout, model)
     wanted = [(clean.step(seed=step), digest(clean)) for step in range(2)]
     run = Run(layout, model, collectives=Watched)
@@ -266,33 +271,14 @@ def hurt(layout, places):
         busy.append(run.machine.collectives.under_way())
         raise Stumbled
 
-    found = {}
-    for place in places:
+    for place in ("forward", "backward"):
         if place == "forward":
             hook = block.feed_forward.register_forward_hook(stumble)
         else:
             hook = block.attention.register_forward_hook(lambda *given: given[2].register_hook(stumble) and None)
         with pytest.raises(Stumbled):
             run.step(seed=1)
-        left = run.machine.collectives.under_way()
         hook.remove()
-        found[place] = busy.pop(), left, (run.step(seed=1), digest(run)) == wanted[1]
-    return found
-
-
-@pytest.mark.parametrize("mode", [*ALL, pytest.param("off", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("grid", "switches"),
-    [
-        ((2, 2, 2, 1), {"micro_batches": 1}),
-        ((2, 1, 2, 2), {"micro_batches": 1, "recompute": "full", "zero": 0}),
-        pytest.param((1, 1, 4, 2), {"micro_batches": 2}, marks=pytest.mark.slow),
-    ],
-)
-def test_an_exception_leaves_nothing_behind(ranks, grid, switches, mode):
-    """In the forward pass weights are under way, in the backward pass gradients."""
-    for rank in ranks.run(hurt, layout_of(grid, **switches, **MODES[mode]), ["forward", "backward"]):
-        for busy, left, same in rank.values():
-            assert (busy > 0) == (mode != "off")
-            assert left == 0
-            assert same
+        assert (busy.pop() > 0) == (mode != "off")
+        assert run.machine.collectives.under_way() == 0
+        assert (run.step(seed=1), digest(run)) == wanted[1]
