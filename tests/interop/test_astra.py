@@ -63,16 +63,14 @@ def test_lists_in_lines_and_comments():
     [
         ("", "is empty"),
         ("- Ring\n", "not a network"),
+        (NETWORK.replace("[ 8, 16", "[ 8.0, 16"), r"npus_count\[0\]: '8.0'"),
         (NETWORK.replace("latency", "delay"), "unknown key 'delay'"),
         ("\n".join(NETWORK.splitlines()[:3]), "latency: is missing"),
         (NETWORK.replace(", Switch", ""), "lists differ in length: topology 2, npus_count 3"),
         (NETWORK.replace("Ring", "Torus"), r"topology\[1\]: unknown topology 'Torus'"),
         (NETWORK.replace("[ 8, 16", "[ 1, 16"), r"npus_count\[0\]: 1 is not a whole number from 2"),
-        (NETWORK.replace("[ 8, 16", "[ 8.0, 16"), r"npus_count\[0\]: '8.0'"),
         (NETWORK.replace("100.0", "0"), r"bandwidth\[1\]: 0.0 is not a finite number above 0"),
-        (NETWORK.replace("100.0", "1e999"), r"bandwidth\[1\]: inf"),
         (NETWORK.replace("100.0", "-1"), r"bandwidth\[1\]: '-1' is not a number"),
-        (NETWORK.replace("100.0", "nan"), r"bandwidth\[1\]: 'nan' is not a number"),
         (NETWORK.replace("850.0", "2us"), r"latency\[2\]: '2us' is not a number"),
         (NETWORK.replace("[ Full", "{ Full"), "line 1: not valid YAML.*write each key in one line"),
         ("topology: Ring\nnpus_count: 4\nbandwidth: 1\nlatency: 1\n", "topology: is not a list"),
@@ -141,21 +139,16 @@ def test_defaults_of_a_system():
         ({"all-reduce-implementation": ["star"] * 4}, UnknownName, "unknown algorithm 'star'"),
         ({"all-reduce-implementation": ["ring"]}, BadInput, "differ in dimensions: all-reduce 1, all-gather 4"),
         ({"all-reduce-implementation": "ring"}, BadInput, "not a list of algorithms"),
-        ({"all-reduce-implementation": []}, BadInput, "not a list of algorithms"),
         ({"all-reduce-implementation": [1] * 4}, BadInput, "more than names"),
         ({"all-reduce-implementation-custom": ["x"]}, Unsupported, "custom collectives"),
-        ({"per-node-custom-implementation": "x.yml"}, Unsupported, "custom collectives"),
         ({"inter-dimension-scheduling": "themis"}, Unsupported, "'themis' is not modelled here.*--policy"),
         ({"intra-dimension-scheduling": "SCF"}, Unsupported, "'SCF' is not modelled"),
         ({"scheduling-policy": "EXPLICIT"}, Unsupported, "'EXPLICIT' is not modelled"),
-        ({"scheduling-policy": 3}, Unsupported, "3 is not modelled"),
         ({"collective-optimization": "baseline"}, Unsupported, "set localBWAware"),
         ({"collective-optimization": "fast"}, UnknownName, "'fast'"),
         ({"preferred-dataset-splits": 0}, BadInput, "0 is outside 1 to"),
         ({"active-chunks-per-dimension": 1.5}, BadInput, "1.5 is not a whole number"),
-        ({"active-chunks-per-dimension": True}, BadInput, "True is not a whole number"),
         ({"peak-perf": -1}, BadInput, "-1 is not a number from 0"),
-        ({"peak-perf": "fast"}, BadInput, "'fast' is not a number"),
         ({"local-mem-bw": 1e300}, BadInput, r"1e\+300 is not a number"),
     ],
 )
@@ -166,12 +159,7 @@ def test_systems_that_cannot_be_used(changes, kind, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("", "not valid JSON"),
-        ("scheduling-policy: LIFO", "not valid JSON"),
-        ("[]", "not a system file"),
-        ('{"logical-dims": ["8"]}', "not a system file"),
-    ],
+    [("scheduling-policy: LIFO", "not valid JSON"), ('{"logical-dims": ["8"]}', "not a system file")],
 )
 def test_texts_that_are_no_system(text, words):
     with pytest.raises(BadInput, match=words):

@@ -210,10 +210,8 @@ def test_a_process_group(tmp_path):
         ("[]", "not a table of"),
         ('{"a": [0]}', "no number as its name"),
         ('{"1": []}', r": 1: \[\] should have at least 1 item"),
-        ('{"1": 3}', ": 1: 3 is not a list"),
         ('{"1": [0, 0]}', "names a rank twice"),
         ('{"1": [-1]}', r": 1\[0\]: -1 should be greater than or equal to 0"),
-        ('{"1": [[0]]}', r": 1\[0\]: \[0\] is not a whole number"),
         ("{", "not valid JSON"),
     ],
 )
@@ -290,29 +288,21 @@ def test_what_real_traces_lack_is_assumed_and_said(assumption, seconds):
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        ([node(1, 0)], r"node 1 \(n\): has type 0"),
         ([node(1, 9)], "has type 9, which Chakra does not have"),
         ([node(1, COMPUTE, micros=1), node(1, COMPUTE, micros=1)], "the id of an earlier node"),
         ([node(1, 1, waits=[5])], r"node 1 \(n\): waits for node 5, which the trace does not have"),
         ([node(4, 1, waits=[4])], r"node 4 \(n\): is one of 1 nodes that wait for each other"),
         ([node(1, 1), node(5, 1, waits=[6]), node(6, 1, waits=[5, 1])], r"node [56] \(n\): is one of 2 nodes"),
         ([node(1, COLLECTIVE, comm_size=1)], "has no comm_type"),
-        ([node(2, COLLECTIVE, is_cpu_op=0)], "has no comm_type"),
         ([node(1, COLLECTIVE, comm_type=12, comm_size=1)], "has comm_type 12"),
         ([node(1, COLLECTIVE, comm_type=0)], "has no comm_size"),
-        ([node(1, 5, comm_dst=1)], "has no comm_size"),
         ([node(1, COLLECTIVE, comm_type=2, comm_size=1)], "pass sizes"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=2**64 - 1)], "comm_size is -1"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=10**18)], "give a number from 0"),
         ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", b"x", 29)], "comm_size is 'x'"),
-        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", 1, 27)], "comm_size is True"),
         ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", 1.5, 3)], "give a whole number"),
-        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", float("nan"), 3)], "comm_size is nan"),
-        ([node(1, COLLECTIVE, comm_type=0) + field(10, TEXT, field(1, TEXT, b"comm_size"))], "is None"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("comm_size", 1)], "two attributes comm_size"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("pg_name", 1, 9)], "pg_name is not a text"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is not a list"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is not a list"),
         ([node(1, COMPUTE, micros=10**16)], r"takes 1e\+10 s"),
         ([], "holds no nodes"),
     ],
@@ -327,26 +317,16 @@ def test_nodes_that_cannot_be_used(nodes, words):
     [
         (b"", "is empty"),
         (b"\x80", "metadata: is not a message of a Chakra trace"),
-        (b"\x07\x0a\x05", "metadata: is not a message"),
-        (b"\xff" * 8, "metadata: is not a message"),
-        (b"\xff\xff\xff\xff\x0f", "metadata: is not a message"),
         (framed(METADATA) + b"\x07\x08\x01", "message 1: is not a message"),
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
         (framed(node(1, COMPUTE, micros=1)), "not a message of a Chakra trace|does not begin with"),
         (framed(field(1, VARINT, 3)), "does not begin with a trace's metadata"),
-        (framed(METADATA, b"\x0a\xff"), "message 1: is not a message"),
         (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is not a message"),
-        (framed(METADATA, b"\x0b" * 1000), "message 1: is not a message"),
-        (b'{"traceEvents": []}', "is not a message"),
     ],
 )
 def test_bytes_that_are_no_trace(raw, words):
     with pytest.raises(BadInput, match=words):
         read(raw)
-
-
-def test_empty_metadata_is_metadata():
-    assert len(read(framed(b"", node(1, COMPUTE, micros=1))).tasks) == 1
 
 
 @pytest.mark.parametrize(
@@ -363,13 +343,6 @@ def test_what_is_too_large(monkeypatch, module, name, limit, words):
     monkeypatch.setattr(module, name, limit)
     with pytest.raises(BadInput, match=words):
         read(raw)
-
-
-def test_sizes_that_cannot_be_used():
-    raw = trace(node(1, COLLECTIVE, comm_type=2, comm_size=1))
-    for sizes in ((0,), (2.5,), (2**22, 2**22)):
-        with pytest.raises(BadInput, match="sizes"):
-            read(raw, sizes=sizes)
 
 
 def test_without_protobuf(monkeypatch):

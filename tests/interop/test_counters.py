@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -40,26 +39,12 @@ def test_rows_become_events_in_order_of_time() -> None:
         ("time_s,source,target,load\n1,leaf-0,spine-9,1\n", "'spine-9'"),
         ("time_s,source,target,load\n1,leaf-0,leaf-1,1\n", "leaf-0 -> leaf-1 is not a link"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,-1\n", "'-1' is not a value"),
-        ("time_s,source,target,loss\n1,leaf-0,spine-0,1.5\n", "'1.5' is not a value of loss"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,NaN\n", "'NaN' is not a value"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,1\n1.0,leaf-0,spine-0,0\n", "leaf-0 -> spine-0 at 1 s"),
-        ("time_s,source,target,watts\n1,leaf-0,spine-0,1\n", "'watts'"),
         ("time_s,source,target\n1,leaf-0\n", "2 values for 3"),
         ('ifHCOutOctets{ifName="eth3",instance="leaf-0"} 123\n', "lacks the column time_s"),
-        ('{"source": "leaf-0:57400"}', "lacks the column time_s"),
     ],
 )
 def test_refused_tables(text: str, problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         read_counters(text, FABRIC, where="counters.csv")
-
-
-@pytest.mark.parametrize("filler", ["a", '"', ",", '"a', "\n"])
-def test_time_grows_with_the_length_of_a_hostile_file(filler: str) -> None:
-    """40 kB of letters took 18 CPU-seconds when a regular expression read labels; 10 times as much is quick."""
-    for start in ("m{", "time_s,source,target\n1,"):
-        text = start + filler * (400_000 // len(filler)) + "} 1\n"
-        began = time.process_time()
-        with pytest.raises(BadInput):
-            read_counters(text, FABRIC, where="counters.csv")
-        assert time.process_time() - began < 2

@@ -13,18 +13,6 @@ from weft.fabric.wiring import Wiring, fabric_of
 from weft.interop.formats import FABRICS, FORMATS, ROUTES, SCHEDULES, WIRINGS, writer_of
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.noun}-{form.name}")
-def test_functions_are_there(form):
-    assert form.reader or form.writer
-    assert not form.reader or callable(form.read)
-    assert not form.writer or callable(form.write)
-    assert form.title == form.title.strip() != ""
-
-
-def test_names_are_unique_for_a_noun():
-    assert len({(form.noun, form.name) for form in FORMATS}) == len(FORMATS)
-
-
 @pytest.mark.parametrize(
     ("formats", "page", "word"),
     [

@@ -62,6 +62,7 @@ def test_medians_of_the_kernels_of_each_shape(tmp_path: Path) -> None:
     assert found.calls == (4, 1, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
     """The products of a linear layer there and back, and what other verbs make of the file."""
     torch = pytest.importorskip("torch")

@@ -68,24 +68,16 @@ def test_files_with_and_without_more(write, name):
     ("content", "match"),
     [
         (b"", "no list"),
-        (b"{", "no list"),
-        (b"null", "no list"),
         (b"[]", "no kernels"),
-        (b"{}", "no list"),
-        (b'{"nodes": []}', "no list of traceEvents"),
-        (b'{"traceEvents": []}', "no kernels"),
         (b'{"traceEvents": {}}', "no list"),
         (b'{"traceEvents": [1]}', "list of traceEvents holds"),
         (b'{"traceEvents": [{"ts": NaN}]}', "NaN"),
-        (b'{"traceEvents": 3, "nodes": []}', "no list"),
         (b"[" * 100_000, "nested"),
         (bytes(range(256)), "JSON"),
         (b"\x1f\x8b", "gzip"),
-        (b"\x1f\x8b" + bytes(50), "gzip"),
-        (gzip.compress(b"[]" * 1000, mtime=0)[:30], "gzip"),
         (gzip.compress(json.dumps(PROFILE).encode(), mtime=0)[:-3], "gzip"),
     ],
-    ids=range(17),
+    ids=range(9),
 )
 def test_files_that_are_none(write, content, match):
     path = write(content)
@@ -211,12 +203,10 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     ("changes", "match"),
     [
         ({"ts": "1"}, "ts"),
-        ({"ts": None}, "ts"),
         ({"dur": -1}, "before"),
         ({"dur": 1e300}, "number"),
         ({"args": []}, "table"),
         ({"args": {"stream": "x"}}, "stream"),
-        ({"args": {"device": True}}, "device"),
     ],
 )
 def test_kernels_with_bad_values(write, changes, match):

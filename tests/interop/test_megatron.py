@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.interop.layouts import layouts
 
 import weft
 from weft.errors import BadInput, Unsupported
 from weft.interop import megatron
 from weft.interop.launch import read_run
 from weft.interop.megatron import pattern
-from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule
 from weft.layout.stages import split_layers
 from weft.model import catalogue
 from weft.model.job import PRECISIONS, Job, Recipe
@@ -25,29 +26,14 @@ TABLE = Path(__file__).with_name("megatron_arguments.txt")
 KNOWN = frozenset(TABLE.read_text(encoding="ascii").split())
 TORCHRUN = {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
 
-layouts = st.builds(
-    Layout,
-    x=st.sampled_from((1, 2, 8)),
-    z=st.sampled_from((1, 1, 4)),
-    data=st.sampled_from((1, 2, 6)),
-    pipeline=st.sampled_from((1, 2, 4)),
-    context=st.sampled_from((1, 2)),
-    expert=st.sampled_from((1, 2)),
-    expert_tensor=st.sampled_from((1, 2)),
-    micro_batch=st.integers(1, 4),
-    virtual_stages=st.sampled_from((1, 1, 2, 3)),
-    schedule=st.sampled_from(list(PipelineSchedule)[:2]),
-    zero=st.integers(0, 2),
-    recompute=st.sampled_from(Recompute),
-    recompute_layers=st.sampled_from((0, 6)),
-    sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(ContextMethod),
-    overlap_tensor=st.sampled_from(TensorOverlap),
-    overlap_reduce=st.booleans(),
-    overlap_gather=st.booleans(),
-    offload_optimizer=st.booleans(),
-    offload_activations=st.booleans(),
-    order=st.sampled_from((AXES, megatron.PIPELINE_BEFORE_DATA)),
+LAYOUTS = layouts(
+    expert=(1, 2),
+    expert_tensor=(1, 2),
+    virtual_stages=(1, 1, 2, 3),
+    schedule=tuple(PipelineSchedule)[:2],
+    recompute_layers=(0, 6),
+    context_method=tuple(ContextMethod),
+    order=(AXES, megatron.PIPELINE_BEFORE_DATA),
 )
 
 
@@ -71,7 +57,7 @@ def canonical(layout, moe):
     )
 
 
-@given(layout=layouts, precision=st.sampled_from(PRECISIONS), name=st.sampled_from(catalogue.names()))
+@given(layout=LAYOUTS, precision=st.sampled_from(PRECISIONS), name=st.sampled_from(catalogue.names()))
 def test_every_argument_is_in_megatron(layout, precision, name, cluster, expressed):
     recipe = Recipe(global_batch=4 * layout.micro_batch * layout.dp, sequence=512, precision=precision)
     written = expressed(megatron.write, Job(model=catalogue.load(name).model, recipe=recipe), cluster, layout)
@@ -100,7 +86,7 @@ def test_model_reads_back_equal(name, cluster, expressed):
 
 
 @given(
-    layout=layouts,
+    layout=LAYOUTS,
     name=st.sampled_from(("llama-3.1-405b", "deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-3-175b")),
     precision=st.sampled_from(("fp16", "bf16", "fp8", "mxfp8", "nvfp4")),
     attention=st.sampled_from(("flash", "unfused")),
@@ -217,10 +203,7 @@ DISTRIBUTED_ARGS="
 "
 MODEL=(
     --num-layers 96   # layers
-    --hidden-size 12288
-    --num-attention-heads 96
-    --seq-length 2048
-    --max-position-embeddings 2048
+    --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048
 )
 torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py \\
     ${MODEL[@]} \\
@@ -288,38 +271,18 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 GPUS_PER_NODE=8
 NNODES=${SLURM_NNODES:-"2"}
 CHECKPOINT_PATH=$1
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NNODES
-)
+DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES)
 MODEL_ARGS=(
-    --disable-bias-linear
-    --seq-length 4096
-    --max-position-embeddings 32768
-    --num-layers 32
-    --hidden-size 4096
-    --ffn-hidden-size 14336
-    --num-attention-heads 32
-    --normalization RMSNorm
-    --position-embedding-type rope
-    --swiglu
-    --untie-embeddings-and-output-weights
-    --group-query-attention
-    --num-query-groups 8
-    --rotary-base 1000000
+    --disable-bias-linear --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --seq-length 4096 --max-position-embeddings 32768
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8
+    --position-embedding-type rope --rotary-base 1000000
 )
 MOE_ARGS=(--num-experts 8 --moe-router-topk 2)
-TRAINING_ARGS=(
-    --micro-batch-size 1
-    --global-batch-size 256
-    --bf16
-    --grad-reduce-in-bf16
-    --fp8-param-gather
-)
+TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 256 --bf16 --grad-reduce-in-bf16 --fp8-param-gather)
 PARALLEL_ARGS=(
     --pipeline-model-parallel-size 4   # stages
-    --expert-model-parallel-size 4
-    --use-distributed-optimizer
+    --expert-model-parallel-size 4 --use-distributed-optimizer
 )
 LOGGING_ARGS=(
     --save $CHECKPOINT_PATH \\

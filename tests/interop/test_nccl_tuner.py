@@ -128,20 +128,6 @@ def test_pat_and_collnet_are_left_to_nccl():
     assert "NVLS-Tree" in text
 
 
-@pytest.mark.parametrize(("name", "nodes", "ranks"), GROUPS)
-@pytest.mark.parametrize("kind", list(KINDS.values()))
-def test_times_and_the_bound_are_straight_lines(name, nodes, ranks, kind):
-    """What holds at both ends of a range then holds between them."""
-    cluster = catalogue.load(name)
-    network, group = Network.of(cluster, Calibration()), spread(cluster, nodes, ranks)
-    ends = np.array([1e3, 1e9])
-    middle = np.array([ends.mean()])
-    lines = {**candidates(kind, ends, group, network), "bound": others_s(kind, ends, group, network)}
-    points = {**candidates(kind, middle, group, network), "bound": others_s(kind, middle, group, network)}
-    for option, (low, high) in lines.items():
-        assert np.isinf(low) or points[option][0] == pytest.approx((low + high) / 2)
-
-
 def test_the_model_chooses_as_the_estimate_does():
     cluster = catalogue.load("a100-64")
     network, group = Network.of(cluster, Calibration()), spread(cluster, 8, 64)

@@ -138,16 +138,6 @@ def entries(text):
     return {table.guid: table.ports for table in forwarding_tables(text)}
 
 
-def rings(cables=1):
-    """Two rings across the leaves; ring r goes from leaf l over the spine 2 l + r + 1."""
-    ways = []
-    for ring in range(HOSTS):
-        for leaf in range(LEAVES):
-            ends = [HOSTS * other % (LEAVES * HOSTS) + ring for other in (leaf, leaf + 1)]
-            ways.append((*ends, (2 * leaf + ring + 1) % SPINES, leaf % cables, (leaf + ring) % cables))
-    return ways
-
-
 def load(simulator, tables, *options):
     text = opensm.table_text(tables)
     (simulator.folder / "tables").write_text(text)
@@ -155,39 +145,6 @@ def load(simulator, tables, *options):
     assert "file tables configured" in log
     assert "PARSE" not in log
     return text
-
-
-@pytest.mark.parametrize("cables", [1, 2])
-def test_rings_with_the_lids_of_the_subnet(simulator, cables):
-    subnet = simulator(cables)
-    subnet.discovered()
-    subnet.sweep()
-    text = subnet.discovered()
-    least = entries(subnet.run("dump_fts"))
-    fabric = read(text)
-    tables = lid_tables(read_subnet(text), fabric, *plan(fabric, rings(cables)))
-    assert (tables.lmc, tables.reassigned) == (0, False)
-    written = entries(load(subnet, tables))
-    dump = subnet.run("dump_fts")
-    assert entries(dump) == written
-    assert written != least
-
-
-def test_two_lids_per_port_that_opensm_takes_from_guid2lid(simulator):
-    subnet = simulator()
-    subnet.discovered()
-    subnet.sweep()
-    text = subnet.discovered()
-    fabric = read(text)
-    crossing = [(0, 7, 0, 0, 0), (1, 7, 3, 0, 0), (0, 5, 2, 0, 0), (1, 5, 1, 0, 0)]
-    tables = lid_tables(read_subnet(text), fabric, *plan(fabric, rings() + crossing))
-    assert (tables.lmc, tables.reassigned) == (1, True)
-    (subnet.folder / "cache" / "guid2lid").write_text(opensm.guid2lid(tables))
-    written = entries(load(subnet, tables, "-l", "1", "-x"))
-    dump = subnet.run("dump_fts")
-    assert entries(dump) == written
-    found = read_subnet(subnet.discovered())
-    assert {e.guid: (e.lid, e.lmc) for e in found.ends} == {e.guid: (e.lid, e.lmc) for e in tables.subnet.ends}
 
 
 def test_opensm_keeps_its_lids_and_finds_the_ports_by_guid(simulator):

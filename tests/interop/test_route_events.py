@@ -121,26 +121,17 @@ BAD = {
     "no kind": ({}, "event: is missing"),
     "unknown field": ({"event": "tick", "jop": "a"}, "did you mean job"),
     "negative time": ({"event": "tick", "time_s": -1}, "time_s: -1"),
-    "time as text": ({"event": "tick", "time_s": "1"}, "time_s: '1'"),
     "huge time": ({"event": "tick", "time_s": 10**299}, "time_s: a huge number"),
-    "endless time": ({"event": "tick", "time_s": 10**400}, "more than 300 digits"),
     "no job": ({"event": "job-ends"}, "job: is missing"),
     "no flows": (ARRIVES, "flows: is missing"),
-    "empty flows": (ARRIVES | {"flows": []}, "flows: is missing"),
-    "no measured flows": ({"event": "traffic", "job": "a"}, "flows: is missing"),
     "no link": ({"event": "link-down"}, "link: is missing"),
-    "one end": ({"event": "link-down", "link": ["leaf-0"]}, "link"),
-    "no switch": ({"event": "switch-up"}, "switch: is missing"),
     "unknown host": (ARRIVES | {"flows": [FLOW | {"target": "accelerator-8"}]}, "use names like"),
     "a switch as host": (ARRIVES | {"flows": [FLOW | {"target": "leaf-0"}]}, "not an accelerator"),
     "a number beyond": (ARRIVES | {"flows": [FLOW | {"target": 8}]}, "8 is not an accelerator"),
-    "a negative number": (ARRIVES | {"flows": [FLOW | {"target": -1}]}, "-1 is not an accelerator"),
     "true as host": (ARRIVES | {"flows": [FLOW | {"target": True}]}, "flows[0].target"),
     "negative bytes": (ARRIVES | {"flows": [FLOW | {"bytes": -1.0}]}, "flows[0].bytes: -1.0"),
     "no rounds": (ARRIVES | {"flows": [FLOW | {"rounds": 0}]}, "flows[0].rounds"),
     "two rounds": (ARRIVES | {"flows": [FLOW, FLOW | {"rounds": 2}]}, "several numbers of rounds"),
-    "no rate": (ARRIVES | {"flows": [FLOW | {"rate_Bps": 0.0}]}, "rate_Bps"),
-    "flow's field": (ARRIVES | {"flows": [FLOW | {"size": 1}]}, "flows[0].size"),
 }
 
 
@@ -157,7 +148,7 @@ def test_what_is_refused(name: str) -> None:
 WHOLE = json.dumps({"time_s": 1, **ARRIVES, "flows": [FLOW]})
 
 
-@pytest.mark.parametrize("end", range(0, len(WHOLE), 5))
+@pytest.mark.parametrize("end", range(0, len(WHOLE), 25))
 def test_torn_lines(end: int) -> None:
     with pytest.raises(BadInput, match=r"file: line 7: is torn or no JSON .* one whole line"):
         read_event(WHOLE[:end], FABRIC, "file: line 7")

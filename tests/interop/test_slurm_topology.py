@@ -107,24 +107,18 @@ def test_what_is_written_as_conf_is_read_back(cluster):
         ("SwitchName=a Nodes=n[0-", "brackets"),
         ("SwitchName=a Nodes=n[3-1]", "range"),
         ("SwitchName=a Nodes=n[0-99999999]", "more than"),
-        ("SwitchName=a Nodes=n[0-999][0-999][0-999]", "more than"),
+        ("SwitchName=a Nodes=n[" + "0-99999," * 10_000 + "1]", "more than"),
+        ("SwitchName=" + "[" * 100_000, "not a name of a switch"),
         ("SwitchName=a Nodes=n0\nSwitchName=a Nodes=n1", "line 2.*two switches"),
         ("SwitchName=a Switches=b", "no switch 'b'"),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a", "above itself"),
         ("SwitchName=a Nodes=n0\nSwitchName=b Nodes=n1", "disconnected"),
         ("SwitchName=leaf0 Nodes=n[0-1]\nSwitchName=leaf1 Nodes=leaf0", "line 1: 'leaf0' is a switch and a node"),
-        ("SwitchName=a Nodes=b\nSwitchName=b Switches=a", "line 2: 'b' is a switch and a node"),
         ("BlockName=a Nodes=n0\nBlockName=b Nodes=a,n1", "line 1: 'a' is a switch and a node"),
         (TREE.replace("node[01-04]", "leaf1", 1), r"switches\[2\]: 'leaf1' is a switch and a node"),
         ("SwitchName=a Nodes=n0\nnonsense", "line 2.*names no switch"),
         ("SwitchName=a", "no nodes below"),
-        ("[]", "not a list of topologies"),
         ("SwitchName=a Nodes=n1" + "a" * 100_000, "longer than 255 characters"),
-        ("SwitchName=a Nodes=n[0-99999]" + "a" * 100_000, "longer than 255 characters"),
-        ("SwitchName=a Nodes=n[" + "0-99999," * 10_000 + "1]", "more than"),
-        ("SwitchName=a " + "b" * 200_000, "no nodes below"),
-        ("\n" * 200_000, "is empty"),
-        (" " * 300_000, "is empty"),
         (TREE.replace("leaf0\n", "leaf1\n", 1), "two switches are named 'leaf1'"),
         (TREE.replace("switches:", "swiches:"), "no list of switches"),
         (TREE.replace("- switch: leaf1", "- swich: leaf1"), "no switch"),
@@ -181,15 +175,3 @@ def test_what_slurm_cannot_hold():
     fabric = assemble("x", nodes, [Cable(source="0", target="1", capacity_Bps=1, place="")], where="x")
     with pytest.raises(Unsupported):
         write(fabric)
-
-
-def test_deep_and_long_texts_end_soon():
-    for text in (
-        "- " * 50_000 + "a",
-        "\n".join(" " * i + "a:" for i in range(500)),
-        "SwitchName=" + "[" * 100_000,
-        "SwitchName=a Nodes=" + "[" * 100_000,
-        "[" * 100_000,
-    ):
-        with pytest.raises(BadInput):
-            read(text)

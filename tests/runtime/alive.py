@@ -30,14 +30,7 @@ class Alive:
 def alive(
     job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, device: str = "cpu"
 ) -> Alive:
-    """Memory of ``rank`` in one training step, without an optimizer's.
-
-    Args:
-        device: ``meta`` is faster, but its attention keeps all scores.
-
-    Raises:
-        BadInput, Unsupported: as ``weft.runtime.measure.trace.trace``.
-    """
+    """Memory of ``rank`` in one training step, without an optimizer's; ``meta`` attention keeps all scores."""
     check_trainable(job, layout)
     with on_fake_ranks(layout, rank, device) as grid:
         return alive_on(grid, job, precision=precision)

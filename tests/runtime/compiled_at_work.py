@@ -24,7 +24,7 @@ from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import StepPasses, build_stages
 
-LAYERS = 5
+LAYERS = 3
 CLOSE = 1e-10
 LOSSES = 3
 """Graphs of the losses, which break on the CPU where ids are checked."""

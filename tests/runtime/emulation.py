@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import coordinates
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import AXES, Layout
@@ -42,10 +41,8 @@ _BACKEND = "weft_emulated"
 class EmulatedClock:
     """Emulated time, which passes in delays alone.
 
-    Attributes:
-        paced: the wall's clock goes along, so that delays take their time.  As it follows the sum of the
-            delays, a late awakening, or Python between them, shortens the next.
-        now: seconds.
+    Where it is paced the wall's clock goes along with the sum of the delays: a late awakening, or Python between them,
+    shortens the next.
     """
 
     paced: bool
@@ -173,12 +170,7 @@ class _TimedProducts(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """A rank whose collectives and products take the time that they were said to take.
-
-    Attributes:
-        machine: for the layers of ``weft.runtime``.
-        exposed_s: how long it has waited, by axes.
-    """
+    """A rank whose collectives and products take the time that they were said to take; its waiting, by axes."""
 
     machine: Machine
     clock: EmulatedClock
@@ -194,24 +186,9 @@ def emulated(
     paced: bool = True,
     precision: Precision | None = None,
 ) -> Iterator[Emulation]:
-    """Rank 0 of a layout, on the CPU.
-
-    Args:
-        gemm_s: seconds of a product.
-        collective_s: seconds of a collective that has its link to itself, as of ``ring_times``.
-        paced: delays take their time, else they are only added up.
-
-    Raises:
-        BadInput: ``torch.distributed`` is in use.
-        Unsupported: pipeline stages.
-    """
-    for axis in ("pipeline", "context"):
-        if getattr(layout, axis) > 1:
-            raise Unsupported(
-                f"no emulation of {axis} = {getattr(layout, axis)}", where="layout", remedy=f"set {axis}=1"
-            )
-    if dist.is_initialized():
-        raise BadInput("torch.distributed is in use", where="emulated", remedy="emulate in a process of its own")
+    """Rank 0 of a layout without stages, on the CPU; delays take their time where paced, else they are added up."""
+    assert layout.pipeline == layout.context == 1
+    assert not dist.is_initialized()
     links = _Links(EmulatedClock(paced), collective_s)
     _join(layout, links)
     try:
@@ -244,14 +221,7 @@ def _join(layout: Layout, links: _Links) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedStep:
-    """One step.
-
-    Attributes:
-        seconds: in emulated time.
-        wall_s: by the wall's clock; what exceeds ``seconds`` is Python's and other processes'.
-        exposed_s: waiting by axes, in emulated time.
-        issued: the collectives in the order of their issue.
-    """
+    """One step in emulated time and by the wall's clock; waiting by axes, and collectives in their order."""
 
     seconds: float
     wall_s: float
@@ -260,13 +230,7 @@ class EmulatedStep:
 
 
 def measure_steps(job: Job, rank: Emulation, steps: int) -> list[EmulatedStep]:
-    """Train some steps without data and updates.
-
-    In the first one nothing is gathered ahead, as the order of weights is not known yet.
-
-    Raises:
-        Unsupported, BadInput: as ``bare_step``.
-    """
+    """Train some steps without data and updates; in the first nothing is gathered ahead."""
     step = bare_step(job, rank.machine)
     return [_measured(rank, step) for _ in range(steps)]
 

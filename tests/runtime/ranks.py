@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Callable
 from copy import copy
 from datetime import timedelta
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, signature
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ class Ranks:
         self._connections: list[Connection] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def run(self, case: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def run(self, case: Callable[..., Any], *arguments: Any, **named: Any) -> list[Any]:
         """What ``case(*arguments)``, a function of a module in this folder, returns on each rank.
 
         Raises:
@@ -42,7 +44,7 @@ class Ranks:
             self._start()
         module = Path(case.__code__.co_filename).stem
         for connection in self._connections:
-            connection.send((module, case.__name__, arguments))
+            connection.send((module, case.__name__, arguments, named))
         results, problem = self._results()
         if problem is not None:
             self.close()
@@ -95,6 +97,20 @@ class Ranks:
         return results, problem
 
 
+def on_ranks(body: Callable[..., None]) -> Callable[..., None]:
+    """A test whose body runs on every rank."""
+
+    @wraps(body)
+    def test(ranks: Ranks, **named: Any) -> None:
+        ranks.run(body, **named)
+
+    del test.__wrapped__
+    given, asked = signature(body), Parameter("ranks", Parameter.KEYWORD_ONLY)
+    test.__signature__ = given.replace(parameters=[*given.parameters.values(), asked])
+    test.body = body
+    return test
+
+
 def _serve(connection: Connection, rank: int, folder: str) -> None:
     """One rank: cases until the tests end.  Warnings are errors here too."""
     import torch
@@ -108,12 +124,13 @@ def _serve(connection: Connection, rank: int, folder: str) -> None:
     _share_groups()
     while True:
         try:
-            module, name, arguments = connection.recv()
+            module, name, arguments, named = connection.recv()
         except EOFError:
             return
         torch.manual_seed(0)
         try:
-            answer = True, getattr(import_module(module), name)(*arguments)
+            function = getattr(import_module(module), name)
+            answer = True, getattr(function, "body", function)(*arguments, **named)
         except Exception:
             answer = False, traceback.format_exc()
         connection.send(answer)

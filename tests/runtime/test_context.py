@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from whole import check, job_of
 from weft.errors import BadInput
 from weft.layout.check import check_trainable, explain
 from weft.layout.spec import AXES, Layout
-from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.layers import attention
 from weft.runtime.layers.attention import Core, own_tokens, ring_attention
@@ -125,31 +123,6 @@ def test_a_rings_error_in_bf16_does_not_grow_with_its_ranks(ranks):
     two, eight = (torch.tensor(ranks.run(ring_error, Layout(context=size, data=8 // size))).mean(0) for size in (2, 8))
     assert (eight < 1.1 * two).all(), (two, eight)
     assert (two < 0.01).all()
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_ring_ranks_have_equal_work(size):
-    """Pairs of queries and keys that meet under a causal mask, counted over all steps."""
-    tokens = 4 * size
-    work = []
-    for place in range(size):
-        grid = SimpleNamespace(index=lambda _, place=place: place, size=lambda _: size)
-        pairs = 0
-        for step in range(1, size):
-            asking, given, masked = attention._meeting(grid, step, tokens)
-            assert not masked
-            pairs += len(range(tokens)[asking]) * len(range(tokens)[given])
-        work.append(pairs)
-    assert set(work) == {(size - 1) * tokens**2 // 2}
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("method", ["ring", "ulysses"])
-def test_every_token_has_one_rank(size, method):
-    layout = Layout(context=size, context_method=method)
-    found = [own_tokens(Grid(layout, torch.device("cpu"), None, rank), 16) for rank in range(size)]
-    assert sorted(torch.cat(found).tolist()) == list(range(16))
-    assert all(own.diff().gt(0).all() for own in found)
 
 
 def test_heads_that_ulysses_cannot_deal_are_refused():

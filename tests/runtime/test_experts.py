@@ -13,7 +13,7 @@ from whole import MODELS, check, job_of
 from weft.errors import Unsupported
 from weft.layout.check import check_runnable, explain
 from weft.layout.spec import AXES, Layout
-from weft.runtime.layers.experts import evenly, grouped_outer, grouped_product
+from weft.runtime.layers.experts import grouped_outer, grouped_product
 
 FEW = [
     ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True)),
@@ -91,10 +91,6 @@ def test_weight_gradients_may_wait(ranks):
 def test_what_experts_cannot_have_is_refused(layout, words):
     with pytest.raises(Unsupported, match=words):
         check_runnable(MODELS["mixture"], layout)
-
-
-def test_copies_without_values_are_dealt_evenly():
-    assert evenly(7, 4) == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("width", [8, 12])

@@ -191,34 +191,6 @@ def test_an_infinite_loss_stops_every_stage_before_its_update(ranks):
 # Padding ------------------------------------------------------------------------------------------
 
 
-def padding(layout, name, count):
-    """Of each parameter and moment, how many elements of this rank's piece are padding, and whether all are
-    zero after some steps."""
-    running = session(grid_of(layout), name)
-    curve(running, count)
-    found = {}
-    for piece in running.optimizer.pieces():
-        beside = torch.ones_like(piece.values, dtype=torch.bool)
-        for one in piece.placement.rectangles():
-            beside[one.start : one.start + torch.Size(one.sizes).numel()] = False
-        before = found.get(piece.name, (0, True))
-        found[piece.name] = before[0] + int(beside.sum()), before[1] and not piece.values[beside].any()
-    return found
-
-
-@pytest.mark.parametrize("grid", [(8, 1, 1, 1), (2, 2, 1, 2)], ids=str)
-def test_padding_stays_zero(ranks, grid):
-    """Of a vocabulary of 53, in both tables and the bias, and in their moments."""
-    found = ranks.run(padding, layout_of(grid, micro_batches=1), "gpt", 3)
-    parts = grid[0] * grid[1]
-    rows = -(-53 // parts) * parts - 53
-    assert all(zero for rank in found for _, zero in rank.values())
-    for name in ("", "/exp_avg", "/exp_avg_sq"):
-        for table in ("embedding.weight", "head.weight"):
-            assert sum(rank.get(table + name, (0,))[0] for rank in found) == rows * MODELS["gpt"].hidden
-        assert sum(rank["head.bias" + name][0] for rank in found) == rows * grid[2] * grid[3]
-
-
 # Checkpoints --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import models
 from compare import Run
@@ -11,16 +12,20 @@ from models import BATCH, SEQUENCE
 from weft.layout.mesh import coordinates
 from weft.layout.step import step_collectives
 from weft.model.job import Job, Recipe
+from weft.runtime.layers.decoder import Details
 from weft.runtime.measure.trace import trace
 
 EXACT = 1e-12
 MODELS = {
-    "gpt": models.gpt(),
+    "gpt": replace(models.gpt(), head_bias=True),
     "tied": models.gpt(layers=2, tied=True),
     "llama": models.llama(),
+    "gemma": models.gemma(),
     "mixture": models.mixture(),
     "shared": models.mixture(shared=True),
 }
+
+DETAILS = {MODELS["gemma"]: Details(query_scale=0.4, score_cap=1.5, logit_cap=2.0, embedding_scale=3.0)}
 
 
 def job_of(model):
@@ -38,7 +43,7 @@ def without_widths(issues):
 
 def step(layout, model):
     """This rank's errors, what it issued, and parameters that no rank has a gradient of."""
-    run = Run(layout, model)
+    run = Run(layout, model, details=DETAILS.get(model))
     errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
     with run.machine.collectives.logged() as log:
         loss = run.step()
@@ -55,9 +60,6 @@ def check(ranks, layout, model):
     job = job_of(model)
     found = ranks.run(step, layout, job.model)
     assert sum("loss" in errors for errors, *_ in found) == layout.stage_ranks, "the ranks of one stage know it"
-    print(
-        {name: max(errors.get(name, 0.0) for errors, *_ in found) for name in ("logits", "loss", "gradients", "norm")}
-    )
     for rank, (errors, issued, uncovered) in enumerate(found):
         assert max(errors.values()) <= EXACT, (rank, errors)
         assert not uncovered

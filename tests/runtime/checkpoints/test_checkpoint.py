@@ -143,13 +143,6 @@ def test_from_any_grid_to_any_other(tmp_path, written, read):
         assert_equal(pieces, pieces_of(read, rank))
 
 
-def test_copies_are_written_once(tmp_path):
-    """Ranks along x hold the same vectors, ranks along data the same parameters."""
-    save(tmp_path / "a", grid_pieces(layout(x=2, data=2)), STATE)
-    written = sum(path.stat().st_size for path in (tmp_path / "a").glob("*.bin"))
-    assert written == sum(prod(shape) * (2 + 4) for shape in SHAPES.values())
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_formats_keep_their_bits(tmp_path, dtype):
     bits = torch.tensor([0.0, -0.0, 1e-8, torch.inf, -torch.inf, torch.nan, 1.1, -3.0], dtype=dtype)
@@ -158,34 +151,6 @@ def test_formats_keep_their_bits(tmp_path, dtype):
     read = torch.zeros(8, dtype=dtype)
     load(tmp_path / "a", [Piece(name="w", values=read, placement=place)])
     assert torch.equal(read.view(torch.uint8), bits.view(torch.uint8))
-
-
-def test_parameters_that_want_gradients(tmp_path):
-    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
-    piece = Piece(name="w", values=torch.nn.Parameter(torch.arange(4.0)), placement=place)
-    save(tmp_path / "a", [piece], {})
-    with torch.no_grad():
-        piece.values.zero_()
-    load(tmp_path / "a", [piece])
-    assert piece.values.tolist() == [0, 1, 2, 3]
-    assert piece.values.requires_grad
-
-
-def test_a_part_of_the_tensors_can_be_loaded(saved):
-    moments = [piece for piece in pieces_of(layout(), 0, fill=0) if "/" in piece.name]
-    load(saved, moments)
-    assert_equal(moments, [piece for piece in pieces_of(layout(), 0) if "/" in piece.name])
-
-
-def test_the_state_alone(saved):
-    assert read_state(saved) == STATE
-
-
-def test_pieces_that_are_none():
-    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
-    for values in (torch.zeros(3), torch.zeros(2, 2), torch.zeros(8)[::2], torch.zeros(4, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="w: "):
-            Piece(name="w", values=values, placement=place)
 
 
 # Whole or not at all
@@ -217,12 +182,6 @@ def test_a_crash_leaves_no_checkpoint(tmp_path, monkeypatch):
     assert latest(tmp_path) == folder
 
 
-def test_pieces_that_are_no_whole_are_not_saved(tmp_path):
-    with pytest.raises(ValueError, match="do not make up"):
-        save(tmp_path / "a", pieces_of(layout(x=2), 0), STATE)
-    assert not (tmp_path / "a").exists()
-
-
 def test_states_that_cannot_be_saved(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="JSON"):
         save(tmp_path / "a", ONE, {"loss": float("nan")})
@@ -230,12 +189,6 @@ def test_states_that_cannot_be_saved(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="bytes are more than 100"):
         save(tmp_path / "a", ONE, {"note": "x" * 200})
     assert not (tmp_path / "a").exists()
-
-
-def test_places_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="Not a directory"):
-        save(tmp_path / "file" / "a", ONE, STATE)
 
 
 def test_what_ended_runs_left_is_removed(tmp_path):
@@ -339,12 +292,6 @@ def test_any_changed_bit_of_the_state_is_found(saved, data):
     (saved / "weft.json").write_bytes(raw)
 
 
-def test_a_changed_state_is_refused(saved):
-    text = (saved / "weft.json").read_text().replace('"step": 10', '"step": 11')
-    (saved / "weft.json").write_text(text)
-    refused(saved, "weft.json: the state is damaged -- take another checkpoint")
-
-
 def test_a_state_that_is_refused_fills_nothing(saved):
     def refuse(state):
         raise BadInput(f"step {state['step']}")
@@ -378,18 +325,11 @@ def test_states_that_are_none(saved, text, problem, monkeypatch):
     ("field", "value"),
     [
         ("file", "../0.bin"),
-        ("file", "/etc/hostname"),
-        ("file", "sub/0.bin"),
-        ("file", "0.bin\n"),
-        ("file", "..\\0.bin"),
         ("file", ".metadata"),
         ("file", 0),
         ("start", -1),
-        ("start", 10**30),
-        ("start", "0"),
         ("start", True),
         ("sizes", [0, 0]),
-        ("sizes", [-4, -4]),
         ("sizes", [10**30, 1]),
         ("offsets", None),
         ("crc32", 2**32),
@@ -402,22 +342,11 @@ def test_chunks_that_are_none(saved, field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("dtype", "int64"),
-        ("dtype", "bytes"),
-        ("shape", []),
-        ("shape", [2**60, 2]),
-        ("shape", [2, 2, 2]),
-        ("name", "a\nb"),
-        ("chunks", {}),
-    ],
+    [("dtype", "int64"), ("shape", []), ("shape", [2**60, 2]), ("shape", [2, 2, 2]), ("name", "a\nb"), ("chunks", {})],
 )
 def test_tensors_that_are_none(saved, field, value):
     edited(saved, lambda tensors, _: tensors["qkv.weight"].__setitem__(field, value))
     refused(saved, rf"tensors.json: tensors\[\d\].{field}")
-
-
-def test_formats_that_are_none(saved):
     edited(saved, lambda _, index: index.__setitem__("format", "weft checkpoint 9"))
     refused(saved, "tensors.json: is not of the format 'weft checkpoint 2'")
 

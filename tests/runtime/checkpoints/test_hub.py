@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe, read_config
-from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, parts
+from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import holdings
@@ -175,7 +176,7 @@ def test_experts_over_grids(ranks, published, layout):
         assert max(found.values()) <= CLOSE, found
 
 
-# Without transformers ----------------------------------------------------------------------------
+# Runs that begin with them, and what goes out ------------------------------------------------------
 
 
 def session(grid, folder, **settings):
@@ -191,30 +192,18 @@ def saved(layout, folder, out):
     running.save(Path(out) / "step-00000001")
 
 
-def written(folder, family, *, more=None, less=(), dtype=torch.float32):
-    """A folder of random weights, in one file."""
-    config = {"model_type": family.split()[0]} | SHAPE | (FAMILIES | EXPERTS)[family]
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    generator = torch.Generator().manual_seed(1)
-    model, tensors = read_config(folder), {}
-    for name, part in parts(model, config["model_type"]).items():
-        width = () if "norm" in name or "bias" in name else (WIDTHS.get(name.split(".")[-2], model.hidden),)
-        for hub, height in zip(part.names, part.heights, strict=True):
-            full = hub if hub == "lm_head.weight" else f"model.{hub}"
-            values_ = torch.randn(height, *(w if w != "heads" else heads(model) for w in width), generator=generator)
-            tensors[full] = (0.1 * values_).to(dtype)
-    tensors = {name: one for name, one in tensors.items() if name not in less} | (more or {})
-    write(folder / SINGLE, tensors)
-    return tensors
+@pytest.fixture
+def written(published):
+    """Copy a family's folder, with other tensors or formats, into one file; its tensors."""
 
+    def copy(folder, family, *, more=None, less=(), dtype=torch.float32):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(published(family)[0] / "config.json", folder)
+        tensors = {name: one.to(dtype) for name, one in read(published(family)[0]).items() if name not in less}
+        write(folder / SINGLE, tensors | (more or {}))
+        return tensors
 
-WIDTHS = {"proj": "heads", "fc2": SHAPE["intermediate_size"]}
-
-
-def heads(model):
-    attention = model.kinds[0].attention
-    return attention.heads * attention.head_dim
+    return copy
 
 
 def write(path, tensors):
@@ -226,7 +215,7 @@ def read(folder):
 
 
 @pytest.mark.parametrize("family", ["llama 3", "qwen3", "gemma3_text", "qwen2"])
-def test_what_comes_in_goes_out(tmp_path, family):
+def test_what_comes_in_goes_out(written, tmp_path, family):
     """Of one process, bit by bit; Gemma's gains have been added to 1."""
     tensors = written(tmp_path / "hub", family)
     session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub").save(tmp_path / "run" / "step-00000000")
@@ -245,7 +234,7 @@ def test_what_comes_in_goes_out(tmp_path, family):
     )
 
 
-def test_a_grids_model_goes_out_as_one_ranks(ranks, tmp_path):
+def test_a_grids_model_goes_out_as_one_ranks(ranks, written, tmp_path):
     """After a step from weights in bf16, of which each rank read its part; out in bf16."""
     written(tmp_path / "hub", "gemma2", dtype=torch.bfloat16)
     layout = Layout(x=2, y=2, z=2, micro_batch=BATCH // 2)
@@ -277,7 +266,7 @@ def test_transformers_loads_what_goes_out(published, tmp_path):
         assert worst(found, want) <= CLOSE
 
 
-def test_a_text_part_within_several_modalities(tmp_path):
+def test_a_text_part_within_several_modalities(written, tmp_path):
     tensors = written(tmp_path, "llama")
     table = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": table}))
@@ -298,7 +287,7 @@ def test_a_text_part_within_several_modalities(tmp_path):
         ({"less": ("model.embed_tokens.weight",)}, "0 tensors end in embed_tokens.weight"),
     ],
 )
-def test_weights_of_another_model_are_refused(tmp_path, change, words):
+def test_weights_of_another_model_are_refused(written, tmp_path, change, words):
     written(tmp_path, "llama", **change)
     with pytest.raises(BadInput, match=words):
         session(Grid.of(Layout(micro_batch=BATCH)), tmp_path)
@@ -311,14 +300,14 @@ PLACED = json.dumps({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}
     "content",
     [b"", b"\xff" * 16, (2).to_bytes(8, "little") + b"[]", len(PLACED).to_bytes(8, "little") + PLACED + bytes(8)],
 )
-def test_damaged_files_are_refused(tmp_path, content):
+def test_damaged_files_are_refused(written, tmp_path, content):
     written(tmp_path, "llama")
     (tmp_path / SINGLE).write_bytes(content)
     with pytest.raises(BadInput, match="is not a safetensors file"):
         HubWeights(tmp_path, read_config(tmp_path))
 
 
-def test_folders_that_do_not_fit(tmp_path):
+def test_folders_that_do_not_fit(written, tmp_path):
     written(tmp_path / "hub", "llama")
     (tmp_path / "hub" / INDEX).write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": "../other"}}))
     with pytest.raises(BadInput, match="is not in its folder"):

@@ -14,14 +14,16 @@ import plain
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 from torch import nn
 from torch.nn import functional
 
 import weft.runtime
 from weft.errors import BadInput, InDoubt, UnknownName, Unsupported
 from weft.runtime import AdamSettings, Head, Norm, Normal, Transposed, Vocabulary, Whole, prepare, run_ranks
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN
 
-STEPS, ROWS, VOCABULARY = 3, 16, 56
+STEPS, ROWS, VOCABULARY, ODD_VOCABULARY = 2, 16, 56, 53
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -76,24 +78,44 @@ def stack():
     return nn.Sequential(table, Feed(), Feed(), Feed(), nn.LayerNorm(16), head)
 
 
-def language():
-    return plain.LlamaForCausalLM(vocab=VOCABULARY)
+SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 16}
+LLAMA = SIZES | {"vocab_size": VOCABULARY, "intermediate_size": 24, "num_key_value_heads": 4}
+DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
+TIED = dict(LLAMA_PLAN) | {"lm_head": Head(tied="model.embed_tokens")}
+HUGGING_FACE = {
+    "Llama": (LLAMA, LLAMA_PLAN),
+    "Mistral": (LLAMA, LLAMA_PLAN),
+    "Qwen2": (LLAMA | {"tie_word_embeddings": True}, TIED),
+    "GPT2": (SIZES | {"vocab_size": VOCABULARY}, GPT2_PLAN),
+}
 
 
-def transformers_language():
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4}
+def hugging_face(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         transformers = import_module("transformers")
-        config = transformers.LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=2, **sizes)
-        return transformers.LlamaForCausalLM(config)
+        config = getattr(transformers, f"{name}Config")(**HUGGING_FACE[name][0])
+        for dropout in DROPOUTS:
+            setattr(config, dropout, 0.0)
+        kind = f"{name}LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+        return getattr(transformers, kind)(config)
+
+
+MAKERS = {
+    "language": partial(plain.LlamaForCausalLM, vocab=VOCABULARY),
+    "llama": plain.LlamaForCausalLM,
+    "qwen2, tied": partial(plain.LlamaForCausalLM, bias=True, tied=True),
+    "gpt2": plain.GPT2LMHeadModel,
+    "convolutions": convolutions,
+    "stack": stack,
+    "attention": Biased,
+    **{name: partial(hugging_face, name) for name in HUGGING_FACE},
+}
 
 
 def model_of(which):
     torch.manual_seed(0)
-    makers = {"language": language, "transformers": transformers_language, "convolutions": convolutions}
-    makers["stack"] = stack
-    return makers.get(which, Biased)().double()
+    return MAKERS[which]().double()
 
 
 def loss_of(which):
@@ -103,8 +125,8 @@ def loss_of(which):
 
 def batch_of(which):
     generator = torch.Generator().manual_seed(1)
-    if which in ("language", "transformers", "stack"):
-        ids = torch.randint(VOCABULARY, (ROWS, 7), generator=generator)
+    if loss_of(which) == "mean":
+        ids = torch.randint(ODD_VOCABULARY, (ROWS, 7), generator=generator)
         targets = ids[:, 1:].clone()
         targets[:5, 2:] = -100  # so that rows count unequally
         return ids[:, :-1] if which == "stack" else {"input_ids": ids[:, :-1]}, targets
@@ -144,7 +166,7 @@ def adopted(layout, plan=None, names=("language", "convolutions", "attention")):
             _, step = prepare(model_of(which), layout, optimizer=ADAM, loss=loss_of(which), plan=plan)
         wanted, state = plainly(which)
         losses = [step(batch_of(which)) for _ in range(STEPS)]
-        error = 1e-4 if which == "transformers" else 1e-10  # norms of transformers are in fp32
+        error = 1e-4 if which in HUGGING_FACE else 1e-10  # norms of transformers are in fp32
         assert losses == pytest.approx(wanted, rel=error / 10), (which, losses, wanted)
         found = step.state_dict()
         assert found.keys() == state.keys()
@@ -152,27 +174,66 @@ def adopted(layout, plan=None, names=("language", "convolutions", "attention")):
             torch.testing.assert_close(values, state[name], rtol=error, atol=error)
 
 
-def test_models_train_as_on_one_process(ranks):
-    ranks.run(adopted, "tp=2,y=2,fsdp=2,mbs=1")
+@on_ranks
+def test_models_train_as_on_one_process():
+    adopted("tp=2,y=2,fsdp=2,mbs=1")
+
+
+ORDERED = "tp=4,y=2,order=y/x/data/z/context/pipeline"
+PLANNED = {"llama": LLAMA_PLAN, "qwen2, tied": TIED, "gpt2": GPT2_PLAN}
+
+
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("layout", ["tp=2,y=2,fsdp=2", ORDERED, "y=2,fsdp=2,dp=4,mbs=2", "tp=2,dp=4", "fsdp=8"])
+@on_ranks
+def test_plans_train_as_one_process_does(layout):
+    for which, plan in PLANNED.items():
+        adopted(layout, plan, (which,))
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("which", HUGGING_FACE)
+@on_ranks
+def test_models_of_transformers(which):
+    adopted("tp=2,y=2,fsdp=2", HUGGING_FACE[which][1], (which,))
+
+
+@on_ranks
+def test_exact_values_are_gathered():
+    """Weights are gathered in 16 bits: values of states are those of the owners, with ZeRO-1 as without."""
+    states = []
+    for zero in (0, 1):
+        model = plain.GPT2LMHeadModel()
+        plain.randomize(model)
+        _, step = prepare(model, f"tp=4,dp=2,zero={zero}", plan="gpt2", precision="bf16")
+        step(batch_of("gpt2"))
+        states.append(step.state_dict())
+    for name, values in states[0].items():
+        assert states[1][name].equal(values), name
+    table = states[0]["transformer.wte.weight"]
+    assert not torch.equal(table, table.bfloat16().float())
 
 
 @pytest.mark.slow_but(2)
 @pytest.mark.parametrize(
-    "layout",
+    ("layout", "names"),
     [
-        "tp=2,pp=2,fsdp=2,mbs=1",
-        "pp=2,vpp=2,schedule=zbv,dp=4,mbs=1",
-        "pp=4,tp=2,recompute=full",
-        "pp=2,schedule=zb1p,y=2,fsdp=2,mbs=2",
-        "pp=2,vpp=3,schedule=interleaved,dp=4,mbs=1",
+        ("tp=2,pp=2,fsdp=2,mbs=1", ("stack", "convolutions")),
+        ("pp=2,vpp=2,schedule=zbv,dp=4,mbs=1", ("stack",)),
+        ("pp=4,tp=2,recompute=full", ("stack",)),
+        ("pp=2,schedule=zb1p,y=2,fsdp=2,mbs=2", ("stack", "convolutions")),
+        ("pp=2,vpp=3,schedule=interleaved,dp=4,mbs=1", ("stack",)),
     ],
 )
-def test_pipelines_cut_sequences(ranks, layout):
-    names = ("stack", "convolutions") if "vpp" not in layout and "pp=4" not in layout else ("stack",)
-    ranks.run(adopted, layout, None, names)
+@on_ranks
+def test_pipelines_cut_sequences(layout, names):
+    adopted(layout, None, names)
 
 
-def staged(folder):
+@on_ranks
+def test_checkpoints_and_states_of_stages(tmp_path):
+    folder = tmp_path
     _, step = prepare(model_of("stack"), "pp=2,tp=2,dp=2")
     before = step.state_dict()
     step(batch_of("stack"))
@@ -196,11 +257,8 @@ def staged(folder):
     assert both.unique().tolist() == [0, 1, 2]
 
 
-def test_checkpoints_and_states_of_stages(ranks, tmp_path):
-    ranks.run(staged, str(tmp_path))
-
-
-def refused_stages():
+@on_ranks
+def test_what_cannot_be_cut_into_stages():
     tied = stack()
     tied[-1].weight = tied[0].weight
     many, still = "pp=2,vpp=4,schedule=interleaved,dp=4", nn.Sequential(nn.Linear(4, 4), nn.Tanh())
@@ -218,12 +276,11 @@ def refused_stages():
         step((torch.ones(16, 4), torch.ones(16, dtype=torch.int64)))
 
 
-def test_what_cannot_be_cut_into_stages(ranks):
-    ranks.run(refused_stages)
-
-
 class Images(nn.Module):
     """Every layer has a role; the batch has all channels, and the loss takes all outputs."""
+
+    shape, classes = (8, 3, 3), 12
+    plan = {"mix": Normal(), "back": Transposed(), "up": Normal(), "down": Transposed()}
 
     def __init__(self):
         super().__init__()
@@ -234,33 +291,12 @@ class Images(nn.Module):
         return self.down(self.up(self.back(self.mix(images).relu()).flatten(1)).tanh())
 
 
-def with_roles(layout, last):
-    def made():
-        torch.manual_seed(0)
-        return Images().double()
-
-    generator = torch.Generator().manual_seed(1)
-    images, targets = torch.randn(ROWS, 8, 3, 3, generator=generator, dtype=torch.float64), torch.arange(ROWS) % 12
-    plan = {"mix": Normal(), "back": Transposed(), "up": Normal(), "down": last}
-    model, plainly_made = made(), made()
-    _, step = prepare(model, layout, optimizer=ADAM, loss=functional.cross_entropy, plan=plan)
-    optimizer = torch.optim.AdamW(plainly_made.parameters(), lr=1e-2, weight_decay=0.0)
-    for _ in range(STEPS):
-        wanted = functional.cross_entropy(plainly_made(images), targets)
-        assert step.evaluate((images, targets)) == pytest.approx(wanted.item(), rel=1e-10)
-        assert step((images, targets)) == pytest.approx(wanted.item(), rel=1e-10)
-        optimizer.zero_grad()
-        wanted.backward()
-        optimizer.step()
-
-
-@pytest.mark.parametrize("layout", ["tp=4,y=2", "tp=2,y=2,fsdp=2,mbs=4"])
-def test_plans_of_roles_take_and_give_all_features(ranks, layout):
-    ranks.run(with_roles, layout, Transposed())
-
-
 class Mixed(nn.Module):
     """A norm and a residual layer that no role cuts, between layers that are."""
+
+    shape, classes = (24,), 3
+    plan = {"first": Transposed(), "norm": Whole(), "mix": Whole(), "up": Normal(), "down": Transposed()}
+    plan |= {"head": Whole()}
 
     def __init__(self):
         super().__init__()
@@ -273,19 +309,18 @@ class Mixed(nn.Module):
         return self.head(hidden + self.down(self.up(hidden).tanh()))
 
 
-def mixed(layout):
+def with_roles(kind, layout, plan):
     def made():
         torch.manual_seed(0)
-        return Mixed().double()
+        return kind().double()
 
-    generator = torch.Generator().manual_seed(1)
-    rows, targets = torch.randn(ROWS, 24, generator=generator, dtype=torch.float64), torch.arange(ROWS) % 3
-    plan = {"first": Transposed(), "norm": Whole(), "mix": Whole(), "up": Normal(), "down": Transposed()}
-    wanted = made()
+    rows = torch.randn(ROWS, *kind.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    targets, wanted = torch.arange(ROWS) % kind.classes, made()
     optimizer = torch.optim.AdamW(wanted.parameters(), lr=1e-2, weight_decay=0.0)
-    _, step = prepare(made(), layout, optimizer=ADAM, loss=functional.cross_entropy, plan=plan | {"head": Whole()})
+    _, step = prepare(made(), layout, optimizer=ADAM, loss=functional.cross_entropy, plan=plan)
     for _ in range(STEPS):
         loss = functional.cross_entropy(wanted(rows), targets)
+        assert step.evaluate((rows, targets)) == pytest.approx(loss.item(), rel=1e-10)
         assert step((rows, targets)) == pytest.approx(loss.item(), rel=1e-10)
         optimizer.zero_grad()
         loss.backward()
@@ -294,36 +329,32 @@ def mixed(layout):
         torch.testing.assert_close(values, wanted.state_dict()[name], rtol=1e-9, atol=1e-9)
 
 
-def test_modules_stay_whole_among_roles(ranks):
-    ranks.run(mixed, "tp=2,y=2,dp=2,mbs=4")
+@pytest.mark.parametrize(
+    ("kind", "layout"), [(Images, "tp=4,y=2"), (Images, "tp=2,y=2,fsdp=2,mbs=4"), (Mixed, "tp=2,y=2,dp=2,mbs=4")]
+)
+@on_ranks
+def test_plans_of_roles_take_and_give_all_features(kind, layout):
+    with_roles(kind, layout, kind.plan)
 
 
-def refused_roles():
+@on_ranks
+def test_roles_that_do_not_follow_each_other():
     with pytest.raises(BadInput, match="takes features split over y, but those of up are split along dimension 1"):
-        with_roles("tp=2,y=2,dp=2", Normal())
-
-
-def test_roles_that_do_not_follow_each_other(ranks):
-    ranks.run(refused_roles)
-
-
-def test_plans_by_name(ranks):
-    ranks.run(adopted, "tp=2,y=2,dp=2", "llama", ("language",))
+        with_roles(Images, "tp=2,y=2,dp=2", Images.plan | {"down": Normal()})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["tp=2", "fsdp=2", "tp=2,dp=2", "y=2,fsdp=2,mbs=2", "tp=4"])
+@pytest.mark.parametrize("layout", ["tp=2", "y=2,fsdp=2,mbs=2"])
 def test_models_on_two_and_four_ranks(layout):
     """Ranks that Weft starts, as for a script of one's own."""
-    names = ("convolutions", "attention", "language" if find_spec("transformers") is None else "transformers")
-    world = 2 if layout in ("tp=2", "fsdp=2") else 4
-    run_ranks(adopted, (layout, None, names), world)
+    names = ("convolutions", "attention", "language" if find_spec("transformers") is None else "Llama")
+    run_ranks(adopted, (layout, None, names), 2 if layout == "tp=2" else 4)
 
 
 def built_in(layout):
     torch.manual_seed(dist.get_rank() if dist.is_initialized() else 0)
     _, step = prepare("tiny-gpt", layout, optimizer=AdamSettings(rate=1e-2), precision="fp64")
-    ids = torch.randint(50, (32, step._passes._sequence + 1), generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(50, (16, step._passes._sequence + 1), generator=torch.Generator().manual_seed(3))
     batch = ids[:, :-1], ids[:, 1:]
     return [step.evaluate(batch), step(batch), step(batch)]
 
@@ -338,23 +369,20 @@ def test_built_in_models(ranks, layout):
         assert found == pytest.approx(wanted, rel=1e-9)
 
 
-def saved(folder):
-    _, step = prepare(model_of("attention"), "fsdp=4,dp=8", loss=nn.MSELoss())
-    step(batch_of("attention"))
-    step.save(f"{folder}/saved")
-    wanted = step(batch_of("attention"))
-    _, other = prepare(Biased().double(), "y=2,dp=4", loss=nn.MSELoss())
-    other.load(f"{folder}/saved")
+@on_ranks
+def test_checkpoints_load_on_other_layouts(tmp_path):
+    _, step = prepare(model_of("gpt2"), "tp=2,fsdp=2,dp=4", plan="gpt2", precision="fp64")
+    step(batch_of("gpt2"))
+    step.save(f"{tmp_path}/saved")
+    wanted = step(batch_of("gpt2"))
+    _, other = prepare(plain.GPT2LMHeadModel().double(), "y=2,dp=4", plan="gpt2", precision="fp64")
+    other.load(f"{tmp_path}/saved")
     assert other.steps == 1
-    assert other(batch_of("attention")) == pytest.approx(wanted, rel=1e-11)
-    assert {*other.state_dict(rank=1)} == ({*model_of("attention").state_dict()} if dist.get_rank() == 1 else set())
+    assert other(batch_of("gpt2")) == pytest.approx(wanted, rel=1e-11)
 
 
-def test_checkpoints_load_on_other_layouts(ranks, tmp_path):
-    ranks.run(saved, str(tmp_path))
-
-
-def different_batches():
+@on_ranks
+def test_ranks_with_different_batches_are_refused():
     _, step = prepare(model_of("attention"), "dp=8", loss=nn.MSELoss())
     (values, scale), targets = batch_of("attention")
     shown = values
@@ -366,19 +394,12 @@ def different_batches():
         step(((values[:15], scale[:15]), targets[:15]))
 
 
-def test_ranks_with_different_batches_are_refused(ranks):
-    ranks.run(different_batches)
-
-
-def whole_layers():
+@on_ranks
+def test_layers_that_cannot_be_divided_stay_whole():
     expected = pytest.warns(InDoubt, match=r"stay whole .*: 0 \(1 inputs and 16 outputs over x=2, y=2\), 1\.deep \(gr")
     with expected if dist.get_rank() == 0 else warnings.catch_warnings():
         model, _ = prepare(model_of("convolutions"), "tp=2,y=2,dp=2", plan={"4": Whole()})
     assert [type(model[number]).__name__ for number in (0, 2, 4)] == ["Conv2d", "Converted", "Linear"]
-
-
-def test_layers_that_cannot_be_divided_stay_whole(ranks):
-    ranks.run(whole_layers)
 
 
 # One process ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import grid_of
+from ranks import grid_of, on_ranks
 from torch import nn
 from torch.nn import functional as f
 
@@ -18,7 +18,7 @@ from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.split import Split, TensorCut, marked
 
-PLAN = {"up": Normal(), "down": Transposed()}
+PLAN, LAYOUT = {"up": Normal(), "down": Transposed()}, Layout(x=2, y=2, data=2)
 DRAWS = SimpleNamespace(trains=False)
 SHAPE = (4, 6, 8)
 PARTS = 2
@@ -289,31 +289,23 @@ WRONG = {
 }
 
 
-def refused(layout, where, which):
-    """What is said to a model in training and, later, in evaluation alone."""
-    machine, said = Machine.of(grid_of(layout), precision=Precision.of("fp64")), []
-    for trains in (True, False):
-        torch.manual_seed(0)
-        model = parallelize(Between(**{where: WRONG[which]}).double(), machine, PLAN).train(trains)
-        rows = torch.ones(4, 8 // layout.y, dtype=torch.float64)
-        with pytest.raises(Unsupported) as caught:
-            model(rows)
-        said.append(str(caught.value))
-    return said
-
-
 @pytest.mark.parametrize(("where", "origin", "axis"), [("between", "up", "x"), ("behind", "down", "y")])
-@pytest.mark.parametrize("which", WRONG)
-def test_models_that_need_all_features_are_refused(ranks, which, where, origin, axis):
-    """They trained wrongly in silence."""
-    for said in ranks.run(refused, Layout(x=2, y=2, data=2), where, which):
-        for text in said:
-            assert re.match(rf"{origin}: \w+\(\) would be wrong for its features, which are split over {axis}: ", text)
+@on_ranks
+def test_models_that_need_all_features_are_refused(where, origin, axis):
+    """In training and, later, in evaluation alone; they trained wrongly in silence."""
+    machine = Machine.of(grid_of(LAYOUT), precision=Precision.of("fp64"))
+    match = rf"^{origin}: \w+\(\) would be wrong for its features, which are split over {axis}: "
+    for wrong in WRONG.values():
+        for trains in (True, False):
+            model = parallelize(Between(**{where: wrong}).double(), machine, PLAN).train(trains)
+            with pytest.raises(Unsupported, match=match):
+                model(torch.ones(4, 8 // LAYOUT.y, dtype=torch.float64))
 
 
-def right(layout):
-    """Functions of each feature and of all rows alone, in training and in evaluation; what later passes know."""
-    machine, seen = Machine.of(grid_of(layout), precision=Precision.of("fp64")), []
+@on_ranks
+def test_models_are_followed_in_the_first_pass_of_training_and_of_evaluation():
+    """Functions of each feature and of all rows alone; what later passes know."""
+    machine, seen = Machine.of(grid_of(LAYOUT), precision=Precision.of("fp64")), []
 
     def between(hidden):
         seen.append(type(hidden).__name__)
@@ -325,16 +317,11 @@ def right(layout):
     whole = model(rows).detach()
     seen.clear()
     model = parallelize(model, machine, PLAN)
-    own = [part.chunk(layout.y, 1)[machine.grid.index("y")] for part in (rows, whole)]
+    own = [part.chunk(LAYOUT.y, 1)[machine.grid.index("y")] for part in (rows, whole)]
     with torch.no_grad():
-        errors = [float((model.train(trains)(own[0]) - own[1]).abs().max()) for trains in (True, True, False, False)]
-    return max(errors), seen
-
-
-def test_models_are_followed_in_the_first_pass_of_training_and_of_evaluation(ranks):
-    for error, seen in ranks.run(right, Layout(x=2, y=2, data=2)):
-        assert error < 1e-12
-        assert seen == ["Split", "Tensor", "Split", "Tensor"]
+        for trains in (True, True, False, False):
+            assert (model.train(trains)(own[0]) - own[1]).abs().max() < 1e-12
+    assert seen == ["Split", "Tensor", "Split", "Tensor"]
 
 
 class Loss(nn.Module):
@@ -348,11 +335,8 @@ class Loss(nn.Module):
         return f.cross_entropy(self.head(self.embedding(ids)), torch.zeros_like(ids))
 
 
-def own_losses(layout):
-    model = parallelize(Loss(), Machine.of(grid_of(layout)), {"embedding": Vocabulary(), "head": Head()})
+@on_ranks
+def test_losses_of_split_logits_are_refused():
+    model = parallelize(Loss(), Machine.of(grid_of(LAYOUT)), {"embedding": Vocabulary(), "head": Head()})
     with pytest.raises(Unsupported, match=r"head: cross_entropy\(\) .* split over x and y: .* weft's cross_entropy"):
         model(torch.zeros(2, dtype=torch.int64))
-
-
-def test_losses_of_split_logits_are_refused(ranks):
-    ranks.run(own_losses, Layout(x=2, y=2, data=2))

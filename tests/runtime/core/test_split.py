@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import plain
 import pytest
 import torch
-from ranks import WORLD, grid_of
+from ranks import WORLD, grid_of, on_ranks
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -14,10 +16,8 @@ from weft.errors import Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize
 from weft.runtime.convert.roles import Norm, Normal, Transposed
-from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.parameters import Diverged, check_replicas, holdings
-from weft.runtime.core.split import Draws
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
@@ -56,53 +56,29 @@ def converted(machine, model, plan):
     return model
 
 
-def trained(layout, which):
-    """Three steps with dropout; what the ranks dropped last, and whether copies are still equal."""
+@pytest.mark.parametrize("which", ["gpt2", "functions"])
+@pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "y z data", "x z data"])
+@on_ranks
+def test_dropout_leaves_replicas_alike(layout, which):
+    """After three steps."""
     machine = machine_of(layout)
     plans = {
         "gpt2": (plain.GPT2LMHeadModel(dropout=0.3), GPT2_PLAN),
         "functions": (Dropping(), {"up": Normal(), "down": Transposed()}),
     }
-    model, plan = plans[which]
-    model = converted(machine, model, plan)
+    model = converted(machine, *plans[which])
     flat = Flat(machine, model, holdings(model))
     optimizer = Optimizer(flat, AdamSettings(rate=0.1))
-    index = machine.grid.index("z", "data")
-    generator = torch.Generator().manual_seed(index)
-    given = torch.randint(53, (2, 6), generator=generator) if which == "gpt2" else None
-    if given is None:
+    generator = torch.Generator().manual_seed(machine.grid.index("z", "data"))
+    given = torch.randint(53, (2, 6), generator=generator)
+    if which == "functions":
         whole = torch.randn(4, 16, generator=generator, dtype=torch.float64)
-        width = 16 // machine.grid.size("y")
-        given = whole[:, machine.grid.index("y") * width :][:, :width]
+        given = whole.chunk(layout.y, 1)[machine.grid.index("y")]
     for _ in range(3):
         with flat.step(1, loss="sum"):
-            out = model(given)
-            out.square().sum().backward()
+            model(given).square().sum().backward()
         optimizer.step()
     check_replicas(machine, holdings(model))
-    same_rows = machine.grid.index("z", "data"), machine.grid.index("y")
-    return same_rows, out.detach().tolist()
-
-
-@pytest.mark.parametrize("which", ["gpt2", "functions"])
-@pytest.mark.parametrize("layout", GRIDS, ids=str)
-def test_dropout_leaves_replicas_alike(ranks, layout, which):
-    found = ranks.run(trained, layout, which)
-    if which == "functions":
-        by_rows = dict(found)
-        assert all(by_rows[key] == out for key, out in found), "copies of rows of a rank of y are alike"
-
-
-def dropped(layout):
-    """What is dropped of a pass."""
-    machine, ones = machine_of(layout), torch.ones(4, 8, dtype=torch.float64)
-    model = converted(machine, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), {"0": Normal()})
-    ones = ones[:, : 8 // layout.y]
-    with torch.no_grad():
-        first, second = (model(ones) == 0 for _ in range(2))
-        assert not torch.equal(first, second), "each pass drops others"
-        assert not (model.eval()(ones) == 0).any()
-    return first.tolist()
 
 
 def easily_dropped(layout):
@@ -111,15 +87,6 @@ def easily_dropped(layout):
     model = converted(machine, model, easy_plan(model))
     with torch.no_grad():
         return (model(torch.ones(4, 8, dtype=torch.float64)) == 0).tolist()
-
-
-def test_ranks_with_other_rows_drop_others(ranks):
-    found = ranks.run(dropped, Layout(y=2, data=4))
-    by_rows = {}
-    for rank, mask in enumerate(found):
-        by_rows.setdefault(rank // 2, []).append(mask)
-    assert all(one == other for one, other in by_rows.values()), "y is the innermost axis"
-    assert len({str(masks[0]) for masks in by_rows.values()}) == 4
 
 
 class Masked(nn.Module):
@@ -148,7 +115,8 @@ class Masked(nn.Module):
 def masks(layout):
     machine = machine_of(layout)
     model = converted(machine, Masked(), {"norm": Norm(), "up": Normal(), "down": Transposed()})
-    found = model(torch.ones(8, 512 // layout.y, dtype=torch.float64))
+    found, again = (model(torch.ones(8, 512 // layout.y, dtype=torch.float64)) for _ in range(2))
+    assert not torch.equal(found[1], again[1]), "each pass drops others"
     assert all(type(one) is torch.Tensor for one in found)
     return machine.grid.coordinates, [one.flatten().numpy() for one in found]
 
@@ -167,40 +135,26 @@ def test_parts_that_are_split_drop_their_own_and_replicas_the_same(ranks):
                 assert abs((one == other).mean() - 0.5) < 4.5 * 0.5 / one.size**0.5, (axis, differs)
 
 
-def marks(layout):
-    machine = machine_of(layout)
-    model = converted(machine, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)), {"0": Normal()})
-    seen = []
-    model[1].register_forward_pre_hook(lambda _, given: seen.append(type(given[0])))
-    for _ in range(2):
-        model(torch.ones(4, 8, dtype=torch.float64))
-    return [one.__name__ for one in seen]
-
-
-def test_a_model_that_drops_nothing_is_told_apart_in_its_first_pass(ranks):
-    assert ranks.run(marks, Layout(x=2, data=4)) == [["Split", "Tensor"]] * WORLD
-
-
-def test_ineasily_dropped_mode_all_ranks_drop_others(ranks):
+def test_in_easy_mode_all_ranks_drop_others(ranks):
     found = ranks.run(easily_dropped, Layout(x=2, y=2, z=2))
     assert len(set(map(str, found))) == WORLD
 
 
-def recomputed(layout, ways):
-    """Whether gradients of two passes, the later one's first, are those without recomputed activations."""
-    found = []
-    for block, whole in [(None, None), *ways]:
-        machine = machine_of(layout)
+@on_ranks
+def test_what_is_recomputed_drops_the_same():
+    """Blocks, and the model as a whole; of two passes the later one's gradients come first."""
+    machine, found = machine_of(GRIDS[0]), []
+    for block, whole in ((None, None), (False, None), (True, None), (None, False), (None, True)):
         model = converted(machine, Dropping(), {"up": Normal(), "down": Transposed()})
         model.recomputed = block
-        given = torch.ones(4, 16 // layout.y, dtype=torch.float64, requires_grad=True)
+        given = torch.ones(4, 8, dtype=torch.float64, requires_grad=True)
         flat = Flat(machine, model, holdings(model))
         with flat.step(2, loss="sum"):
             passes = [model(given) if whole is None else checkpoint(model, given, use_reentrant=whole) for _ in "ab"]
             passes[1].square().sum().backward()
             passes[0].square().sum().backward()
         found.append([one.leaf.grad.clone() for one in flat.owned] + [given.grad])
-    return [all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True)) for other in found[1:]]
+        assert all(map(torch.equal, found[0], found[-1])), (block, whole)
 
 
 class Blocks(nn.Module):
@@ -220,13 +174,14 @@ BLOCKS = {name.removeprefix("transformer.").replace("h.", "layers."): role for n
 BLOCKS = {name: role for name, role in BLOCKS.items() if name.startswith("layers")}
 
 
-def kept_by_plan(layouts):
-    """For each layout: elements that a forward pass keeps; gradients are those of the first."""
+@on_ranks
+def test_plain_models_recompute_what_the_layout_says():
+    """Dropout is the same again, so that gradients are, and less is kept."""
     kept, first = [], None
-    for layout in layouts:
-        machine = machine_of(layout)
+    for way in ({}, {"recompute": "full", "recompute_layers": 2}, {"recompute": "full"}):
+        machine = machine_of(replace(GRIDS[0], **way))
         model, sizes = converted(machine, Blocks(), BLOCKS), {}
-        given = torch.ones(2, 6, 16 // layout.y, dtype=torch.float64, requires_grad=True)
+        given = torch.ones(2, 6, 8, dtype=torch.float64, requires_grad=True)
         flat = Flat(machine, model, holdings(model))
 
         def keep(values, sizes=sizes):
@@ -241,49 +196,16 @@ def kept_by_plan(layouts):
                 out.square().sum().backward()
         gradients = [one.leaf.grad.clone() for one in flat.owned] + [given.grad]
         first = first or gradients
-        assert all(map(torch.equal, gradients, first)), layout
+        assert all(map(torch.equal, gradients, first)), way
         kept.append(sum(sizes.values()))
-    return kept
+    assert kept[0] > kept[1] > kept[2]
+    assert kept[2] < kept[0] / 3
 
 
-def test_plain_models_recompute_what_the_layout_says(ranks):
-    """Dropout is the same again, and less is kept."""
-    grid = {"x": 2, "y": 2, "data": 2}
-    ways = [{}, {"recompute": "full", "recompute_layers": 2}, {"recompute": "full"}]
-    for kept in ranks.run(kept_by_plan, [Layout(**grid, **way) for way in ways]):
-        assert kept == sorted(kept, reverse=True)
-        assert len(set(kept)) == 3
-        assert kept[2] < kept[0] / 3
-
-
-def test_what_is_recomputed_drops_the_same(ranks):
-    """Blocks, and the model as a whole."""
-    ways = [(False, None), (True, None), (None, False), (None, True)]
-    assert ranks.run(recomputed, Layout(x=2, y=2, data=2), ways) == [[True] * 4] * WORLD
-
-
-def differing(layout):
-    draws = Draws(machine_of(layout), ("z", "data"), "")
-    with draws.alike():
-        shared = torch.rand(3).tolist()
-        with draws.differing("y"):
-            own = torch.rand(3).tolist()
-        after = torch.rand(3).tolist()
-    return shared, own, after
-
-
-def test_values_that_are_split_are_drawn_for_each_part(ranks):
-    found = ranks.run(differing, Layout(x=2, y=2, data=2))
-    shared, own, after = ([tuple(part) for part in parts] for parts in zip(*found, strict=True))
-    assert shared[0] == shared[1] == shared[2] != shared[4]
-    assert after[0] == after[1] == after[2] != after[4]
-    assert len(set(own)) == 4
-
-
-def forgetful(layout):
+@on_ranks
+def test_other_masks_are_not_drawn_in_silence():
     """A block that is computed again from tensors that hooks have saved."""
-    machine = machine_of(layout)
-    model = converted(machine, Blocks(), BLOCKS)
+    model = converted(machine_of(Layout(y=2, data=4)), Blocks(), BLOCKS)
     block, given = model.layers[1].forward, torch.ones(2, 6, 8, dtype=torch.float64)
     model.layers[1].forward = lambda rows: checkpoint(block, rows, use_reentrant=False)
     with torch.autograd.graph.saved_tensors_hooks(lambda values: values, lambda values: values):
@@ -292,33 +214,15 @@ def forgetful(layout):
         out.sum().backward()
 
 
-def test_other_masks_are_not_drawn_in_silence(ranks):
-    ranks.run(forgetful, Layout(y=2, data=4))
-
-
-def parted(layout):
+@on_ranks
+def test_replicas_that_part_are_found_on_every_rank():
     """One copy is changed by the smallest step."""
-    machine = machine_of(layout)
-    model = converted(machine, plain.GPT2LMHeadModel(), GPT2_PLAN)
-    held = holdings(model)
+    machine = machine_of(GRIDS[0])
+    held = holdings(converted(machine, plain.GPT2LMHeadModel(), GPT2_PLAN))
     check_replicas(machine, held)
     if machine.grid.rank == 5:
         with torch.no_grad():
             values = held[3].parameter.view(-1)
             values[0] = torch.nextafter(values[0], torch.tensor(9.0, dtype=torch.float64))
-    with pytest.raises(Diverged) as found:
+    with pytest.raises(Diverged, match=f"copies of {held[3].name} along "):
         check_replicas(machine, held)
-    return held[3].name, str(found.value)
-
-
-def test_replicas_that_part_are_found_on_every_rank(ranks):
-    found = ranks.run(parted, Layout(x=2, y=2, data=2))
-    assert len(set(found)) == 1
-    name, text = found[0]
-    assert f"copies of {name} along " in text
-
-
-def test_alone_nothing_is_shared():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
-    machine = Machine.of(Grid.of(Layout()))
-    check_replicas(machine, holdings(parallelize(model, machine, easy_plan(model))))

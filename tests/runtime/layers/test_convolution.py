@@ -11,27 +11,22 @@ import pytest
 import torch
 from cases import CASES, Part
 from models import MORE, layout_of
+from ranks import on_ranks
 from torch import nn
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
 from weft.runtime.convert.parallelize import parallelize
-from weft.runtime.convert.roles import Head, Normal
+from weft.runtime.convert.roles import Normal
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.layers.linear import Conv4D
 
 
-def issued(layout):
-    part = Part(layout, CASES["chain"])
-    with part.machine.collectives.logged() as log:
-        part.step()
-    return Counter(issue for issue in log.issued if len(issue.axes) == 1 and issue.axes != ("data",))
-
-
 @pytest.mark.parametrize("grid", MORE, ids=str)
-def test_what_a_chain_communicates(ranks, grid):
+@on_ranks
+def test_what_a_chain_communicates(grid):
     """As linear layers do, with pixels for tokens; nothing comes between."""
     x, y, z, data = grid
     images, weights = 8 // (z * data), 8 * 16 * 9 // (x * y)
@@ -45,9 +40,12 @@ def test_what_a_chain_communicates(ranks, grid):
     ):
         if {"x": x, "y": y, "z": z}[axis] > 1:
             wanted[Issue(kind, (axis,), elements, 8)] += times
+    part = Part(layout_of(grid), CASES["chain"])
+    with part.machine.collectives.logged() as log:
+        part.step()
+    found = Counter(issue for issue in log.issued if len(issue.axes) == 1 and issue.axes != ("data",))
     vectors = {Issue("all-reduce", ("z",), size, 8) for size in (16 // x + 8 // y, 1)}
-    for found in ranks.run(issued, layout_of(grid)):
-        assert Counter({issue: n for issue, n in found.items() if issue not in vectors}) == wanted
+    assert Counter({issue: n for issue, n in found.items() if issue not in vectors}) == wanted
 
 
 # What is refused -----------------------------------------------------------------------------------
@@ -55,22 +53,6 @@ def test_what_a_chain_communicates(ranks, grid):
 
 def means(**degrees):
     return Machine.of(Grid(Layout(**degrees), torch.device("cpu"), None, 0))
-
-
-@pytest.mark.parametrize(
-    ("model", "role", "match"),
-    [
-        (nn.Conv2d(8, 8, 3, groups=4), Normal(), "0: has groups = 4"),
-        (nn.Conv2d(8, 8, 3, padding="same"), Normal(), "0: has padding = 'same'"),
-        (nn.Conv2d(8, 8, 3, padding_mode="reflect"), Normal(), "padding_mode = 'reflect'"),
-        (nn.Conv2d(6, 8, 3), Normal(), "0: inputs = 6 cannot be divided over y=4"),
-        (nn.Conv2d(8, 9, 3), Normal(), "0: outputs = 9 cannot be divided over x=2"),
-        (nn.Conv2d(8, 8, 3), Head(), r"is of class Conv2d, which Head\(\) does not convert"),
-    ],
-)
-def test_convolutions_that_do_not_fit(model, role, match):
-    with pytest.raises(BadInput, match=match):
-        parallelize(nn.Sequential(model), means(x=2, y=4), {"0": role})
 
 
 def test_sequence_parallelism_is_refused():

@@ -57,15 +57,12 @@ def test_what_gemma_and_llama_3_scale(tmp_path):
     ("fields", "place"),
     [
         ({"hidden_act": "relu2"}, "hidden_act: the runtime does not compute hidden_act = 'relu2'"),
-        ({"activation_function": "quick_gelu"}, "activation_function"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"model_type": "gpt_neox"}, "model_type: the runtime does not train models of type 'gpt_neox'"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
-        ({"model_type": "phimoe"}, "model_type: the runtime does not train models of type 'phimoe'"),
         ({"model_type": None}, "model_type"),
     ],
 )
@@ -76,15 +73,7 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, place):
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"rms_norm_eps": 0},
-        {"rms_norm_eps": "1e-5"},
-        {"rms_norm_eps": 5},
-        {"rope_theta": -1},
-        {"rope_theta": True},
-        {"hidden_act": 5},
-        {"rope_scaling": "llama3"},
-    ],
+    [{"rms_norm_eps": 0}, {"rms_norm_eps": 5}, {"rope_theta": -1}, {"hidden_act": 5}, {"rope_scaling": "llama3"}],
 )
 def test_values_that_are_none(tmp_path, fields):
     with pytest.raises(BadInput, match=f"config.json: {next(iter(fields))}: "):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from compare import worst
 from models import FEW, MORE, layout_of
-from ranks import grid_of
+from ranks import grid_of, on_ranks
 from torch.nn import functional
 
 from weft.layout.step import Issue
@@ -24,8 +24,8 @@ EXACT = 1e-12
 class Layer:
     """A layer of one rank, the whole one, and this rank's parts of whole tensors."""
 
-    def __init__(self, layout, inputs, outputs, *, kind="normal", bias=True, precision="fp64", seed=0):
-        self.machine = Machine.of(grid_of(layout), precision=Precision.of(precision))
+    def __init__(self, layout, inputs, outputs, *, kind="normal", bias=True, seed=0):
+        self.machine = Machine.of(grid_of(layout), precision=Precision.of("fp64"))
         self.grid = self.machine.grid
         self.parts = (outputs,) if isinstance(outputs, int) else outputs
         self.layer = Linear4D(self.machine, "layer", inputs, outputs, kind=kind, bias=bias)
@@ -91,10 +91,10 @@ def values(layer, seed, *shape):
     return torch.randn(*shape, generator=generator, dtype=layer.machine.precision.master)
 
 
-def compared(layout, tokens, shape, *, precision="fp64", overlapped=False):
+def compared(layout, tokens, shape, *, overlapped):
     """What this rank computes and the same part of the whole, by name."""
-    inputs, outputs, options = SHAPES[shape] if isinstance(shape, str) else shape
-    layer = Layer(layout, inputs, outputs, precision=precision, **options)
+    inputs, outputs, options = SHAPES[shape]
+    layer = Layer(layout, inputs, outputs, **options)
     whole = values(layer, 1, tokens, inputs).requires_grad_()
     wanted = layer.whole(whole)
     slope = values(layer, 2, *wanted.shape)
@@ -108,19 +108,11 @@ def compared(layout, tokens, shape, *, precision="fp64", overlapped=False):
     yield from layer.gradients()
 
 
-def errors(layout, tokens, shapes, overlapped):
-    """The worst of each tensor and shape."""
-    return {
-        f"{name} of {shape}": worst(found, want)
-        for shape in shapes
-        for name, found, want in compared(layout, tokens, shape, overlapped=overlapped)
-    }
-
-
-def assert_exact(found):
-    errors = {name: max(rank[name] for rank in found) for name in found[0]}
-    print(errors)
-    assert max(errors.values()) <= EXACT, errors
+def check(layout, tokens, *, overlapped=True):
+    """Everything that this rank computes for each shape is the same part of the whole."""
+    for shape in SHAPES:
+        for name, found, want in compared(layout, tokens, shape, overlapped=overlapped):
+            assert worst(found, want) <= EXACT, (shape, name)
 
 
 SHAPES = {
@@ -133,45 +125,40 @@ SHAPES = {
 
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("grid", FEW, ids=str)
-def test_outputs_and_all_gradients(ranks, grid, overlapped):
+@on_ranks
+def test_outputs_and_all_gradients(grid, overlapped):
     """Within a step as outside of one."""
-    assert_exact(ranks.run(errors, layout_of(grid), 32, list(SHAPES), overlapped))
+    check(layout_of(grid), 32, overlapped=overlapped)
 
 
 @pytest.mark.parametrize("grid", [(8, 1, 1, 1), (2, 1, 2, 2)], ids=str)
-def test_tokens_that_are_cut_over_x(ranks, grid):
+@on_ranks
+def test_tokens_that_are_cut_over_x(grid):
     """Sequence parallelism."""
-    layout = layout_of(grid, sequence_parallel=True)
-    assert_exact(ranks.run(errors, layout, 64, list(SHAPES), True))
+    check(layout_of(grid, sequence_parallel=True), 64)
 
 
-def chain(layout, tokens, hidden, inner):
-    """A normal layer and a transposed one behind it: this rank's errors, and what it communicates."""
-    first = Layer(layout, hidden, inner)
-    second = Layer(layout, inner, hidden, kind="transposed", seed=1)
+@pytest.mark.parametrize("grid", MORE, ids=str)
+@on_ranks
+def test_a_transposed_layer_takes_what_a_normal_one_gives(grid):
+    """Both communicate as AxoNN's algorithm says (axonn.md, 1.3), and nothing comes between them."""
+    tokens, hidden, inner = 32, 48, 64
+    first = Layer(layout_of(grid), hidden, inner)
+    second = Layer(layout_of(grid), inner, hidden, kind="transposed", seed=1)
     whole = values(first, 2, tokens, hidden).requires_grad_()
     wanted = second.whole(torch.relu(first.whole(whole)))
     slope = values(first, 3, *wanted.shape)
     wanted.backward(slope)
     rows = first.input_of(whole).detach().requires_grad_()
-    issued = Counter()
     with first.machine.collectives.logged() as one, second.machine.collectives.logged() as other:
         found = second.layer(torch.relu(first.layer(rows)))
         found.backward(second.output_of(slope))
-    for log in (one, other):
-        issued.update(log.issued)
     pairs = [(found.detach(), second.output_of(wanted.detach())), (rows.grad, first.input_of(whole.grad))]
+    issued = Counter([*one.issued, *other.issued])
     pairs += [pair for layer in (first, second) for _, *pair in layer.gradients()]
-    return max(worst(*pair) for pair in pairs), issued
-
-
-@pytest.mark.parametrize("grid", MORE, ids=str)
-def test_a_transposed_layer_takes_what_a_normal_one_gives(ranks, grid):
-    """Both communicate as AxoNN's algorithm says (axonn.md, 1.3), and nothing comes between them."""
+    assert max(worst(*pair) for pair in pairs) <= EXACT
     x, y, z, data = grid
-    tokens, hidden, inner = 32, 48, 64
-    rows = tokens // (z * data)
-    wanted = Counter()
+    rows, wanted = tokens // (z * data), Counter()
     for kind, axis, elements, times in (
         ("all-gather", "z", hidden * inner // (x * y), 4),
         ("reduce-scatter", "z", hidden * inner // (x * y), 2),
@@ -180,9 +167,7 @@ def test_a_transposed_layer_takes_what_a_normal_one_gives(ranks, grid):
     ):
         if {"x": x, "y": y, "z": z}[axis] > 1:
             wanted[Issue(kind, (axis,), elements, 8)] += times
-    found = ranks.run(chain, layout_of(grid), tokens, hidden, inner)
-    assert all(issued == wanted for _, issued in found)
-    assert max(error for error, _ in found) <= EXACT
+    assert issued == wanted
 
 
 # Norms over features that are split ----------------------------------------------------------------
@@ -217,24 +202,20 @@ def normed(layout, features, centred, precision, shift):
         yield "bias", norm.bias.values.grad, bias.grad[own]
 
 
-def norm_errors(layout, centred):
-    return {name: worst(found, want) for name, found, want in normed(layout, 48, centred, "fp64", 1.0)}
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("grid", [(1, 8, 1, 1), (2, 2, 2, 1), (8, 1, 1, 1)], ids=str)
+@on_ranks
+def test_norms_are_exact(grid, centred):
+    for name, found, want in normed(layout_of(grid), 48, centred, "fp64", 1.0):
+        assert worst(found, want) <= EXACT, name
 
 
-def close_norms(layout):
+@on_ranks
+def test_norms_in_single_precision():
     """A mean of ten deviations costs a LayerNorm two digits, as its squares are summed before it is known."""
+    layout = layout_of((1, 4, 1, 2))
     for centred, shift in ((False, 10.0), (True, 1.0)):
         for _, found, want in normed(layout, 256, centred, "fp32", shift):
             torch.testing.assert_close(found, want)
     for _, found, want in normed(layout, 256, True, "fp32", 10.0):
         torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize("grid", [(1, 8, 1, 1), (2, 2, 2, 1), (8, 1, 1, 1)], ids=str)
-def test_norms_are_exact(ranks, grid, centred):
-    assert_exact(ranks.run(norm_errors, layout_of(grid), centred))
-
-
-def test_norms_in_single_precision(ranks):
-    ranks.run(close_norms, layout_of((1, 4, 1, 2)))

@@ -6,25 +6,18 @@ predicted order.  By the wall's clock they must agree within 5 % (axonn.md, sect
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from emulation import Emulation, Link, emulated, measure_steps, ring_times
 from models import EVERY, OFF, gpt, layout_of, llama
 
 import weft.layout.step
-from weft.collectives.stages import stage
-from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.model.job import Job, Recipe
-from weft.runtime.core.collectives import Collectives
 from weft.simulation.step import StepTime, predict_step, step_program
 
 LINKS = {
@@ -181,60 +174,3 @@ def test_all_grids_by_the_wall_s_clock(name):
     assert worst < 0.05
     assert alike >= 0.98
     assert list(np.argsort(found)[:3]) == list(np.argsort(expected)[:3])
-
-
-# The group itself ---------------------------------------------------------------------------------
-
-
-def test_ring_times_are_those_of_a_ring():
-    layout = Layout(x=2, y=4)
-    times = ring_times(layout, LINKS)
-    for kind, (axes, ranks) in product(
-        ("all-reduce", "all-gather", "reduce-scatter"), [(("x",), 2), (("y",), 4), (("x", "y"), 8)]
-    ):
-        latency = max(LINKS[axis].latency_s for axis in axes)
-        sent = stage(kind, "ring", ranks).sent
-        expected = latency + sent * 1e6 / min(LINKS[axis].bandwidth_Bps for axis in axes)
-        assert times(kind, axes, 1_000_000) == pytest.approx(expected)
-
-
-def test_results_have_shapes_and_values_of_copies():
-    layout = Layout(x=2, z=4)
-    with rank_of(layout, paced=False) as rank:
-        calls = Collectives(rank.machine.grid)
-        shard = torch.arange(6.0).view(2, 3)
-        assert torch.equal(calls.all_gather(shard, "x").wait(), torch.cat([shard, shard]))
-        whole = torch.arange(24.0).view(8, 3)
-        assert torch.equal(calls.reduce_scatter(whole, "z").wait(), whole[:2])
-        assert torch.equal(calls.all_reduce(whole, "x", "z").wait(), torch.arange(24.0).view(8, 3))
-        assert rank.exposed_s.keys() == {("x",), ("z",), ("x", "z")}
-
-
-def test_a_paced_wait_takes_its_time_and_computation_hides_it():
-    times = lambda kind, axes, bytes_: 0.05  # noqa: E731
-    with emulated(Layout(x=2), gemm_s=lambda m, n, k: 0.05, collective_s=times) as rank:
-        start = time.perf_counter()
-        calls, ones = Collectives(rank.machine.grid), torch.ones(2, 2)
-        under_way = [calls.all_reduce(ones, "x") for _ in range(2)]
-        stamps = [start]
-        assert torch.equal(ones @ ones, 2 * ones)
-        stamps.append(time.perf_counter())
-        for pending in under_way:
-            pending.wait()
-            stamps.append(time.perf_counter())
-    for index, (before, after) in enumerate(pairwise(stamps)):
-        assert after >= before
-        assert stamps[index + 1] - start >= (0.05, 0.05, 0.1)[index] - 1e-3
-    assert rank.exposed_s == {("x",): pytest.approx(0.05)}
-    assert rank.clock.now == pytest.approx(0.1)
-
-
-def test_what_is_refused_and_what_is_left_behind():
-    times = ring_times(Layout(x=2), LINKS)
-    with pytest.raises(Unsupported, match="pipeline"), rank_of(Layout(pipeline=2), paced=False):
-        pass
-    with rank_of(Layout(x=2), paced=False), pytest.raises(BadInput, match="in use"):
-        emulated(Layout(x=2), gemm_s=gemm_s, collective_s=times).__enter__()
-    with pytest.raises(ZeroDivisionError), rank_of(Layout(x=2), paced=False):
-        raise ZeroDivisionError
-    assert not dist.is_initialized()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import models
 import pytest
 import torch.distributed as dist
-from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of
+from models import BATCH, DATA_INSIDE, OFF, SEQUENCE, layout_of
 from ranks import grid_of
 from tests.axonn import REFERENCE_COUNTS
 
@@ -58,48 +56,20 @@ def logged(layout, model, precision):
     return Counter(log.issued)
 
 
-CASES = [
-    ("gpt", layout_of((2, 2, 2, 1), micro_batches=1)),
-    ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full")),
-    ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective")),
-    ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE, **OFF)),
-    ("gpt", layout_of((2, 1, 1, 4), zero=2, micro_batches=4)),
-    ("llama", layout_of((1, 2, 2, 2), zero=2, recompute="full", **OFF)),
-    ("gemma", layout_of((2, 2, 2, 1))),
-    ("gemma", layout_of((2, 1, 2, 2), sequence_parallel=True, recompute="full")),
-    ("gemma", layout_of((1, 4, 1, 2), recompute="selective")),
-    ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=2, recompute="full", **INTERLEAVED)),
-    ("chunks", Layout(pipeline=4, x=2, micro_batch=2, sequence_parallel=True)),
-]
+def test_widths_are_those_of_the_precision(ranks):
+    """Elements are compared in ``test_parity``, of gradients in fp64."""
+    job, layout = job_of("llama", "bf16"), layout_of((2, 2, 1, 2), micro_batches=1)
+    found = ranks.run(logged, layout, "llama", "bf16")
+    assert found == [predicted(job, layout, rank) for rank in range(layout.world)]
+    assert found[5] == traced(job, layout, rank=5)
 
 
-def check(ranks, model, layout, asked, precision="fp32"):
-    job = job_of(model, precision)
-    found = ranks.run(logged, layout, model, precision)
-    for rank, issued in enumerate(found):
-        assert issued == predicted(job, layout, rank)
-    for rank in asked:
-        assert found[rank] == traced(job, layout, rank)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "layout"), CASES)
-def test_log_trace_and_prediction_agree(ranks, model, layout):
-    check(ranks, model, layout, asked=(2, 7))
-
-
-def test_gradients_that_are_scattered_in_every_micro_batch(ranks):
+def test_gradients_that_are_scattered_in_every_micro_batch():
     """ZeRO-2."""
-    layout = layout_of((2, 1, 2, 2), zero=2)
-    check(ranks, "llama", layout, asked=(5,))
-    issued, short = extrapolate(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
+    layout = layout_of((2, 1, 1, 4), zero=2, micro_batches=4)
+    issued, short = extrapolate(job_of("llama"), layout)
     assert len(short) == 2
-    assert issued == predicted(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
-
-
-@pytest.mark.parametrize("precision", ["bf16"])
-def test_they_agree_on_widths(ranks, precision):
-    check(ranks, "llama", layout_of((2, 2, 1, 2), micro_batches=1), asked=(5,), precision=precision)
+    assert issued == predicted(job_of("llama"), layout)
 
 
 def test_weights_that_do_not_divide_over_z_are_padded():
@@ -112,15 +82,6 @@ def test_weights_that_do_not_divide_over_z_are_padded():
     gathered = {issue.elements for issue in found if issue.kind == "all-gather"}
     assert all(elements % 3 == 0 for elements in gathered)
     assert -(-16 * 48 // 2 // 3) * 3 in gathered
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("grid", EVERY, ids=str)
-def test_they_agree_on_every_grid(ranks, grid):
-    sharded = grid[0] > 1 and grid[1] == 1
-    again = layout_of(grid, recompute="full", zero=0, micro_batches=1)
-    check(ranks, "gpt", again, asked=(0, 6))
-    check(ranks, "llama", layout_of(grid, sequence_parallel=sharded), asked=(3,))
 
 
 @pytest.mark.slow
@@ -178,50 +139,7 @@ def test_reference_counts_are_traced(grid):
     assert (found.total() + (LINEARS if grid[3] > 1 else 0), elements) == REFERENCE_COUNTS[grid]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "grid",
-    [(2, 2, 2, 1), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(1, 4, 2, 1), (4, 1, 2, 1)])],
-    ids=str,
-)
-def test_recomputation_changes_what_the_reference_says(grid):
-    """5.7: recomputation gathers and reduces each linear layer once more."""
-    x, y, z, _ = grid
-    plain, _ = of_one_block(reference_layout(grid))
-    again, _ = of_one_block(reference_layout(grid, recompute="full"))
-    rows = 8 // z * 16
-    gathers, reduced = Counter(), Counter()
-    for linear in REFERENCE.linears():
-        gathers["all-gather", ("z",), linear.inputs * linear.outputs // (x * y), 2] += 1
-        axis, cut = ("y", x) if linear.kind == "normal" else ("x", y)
-        if {"x": x, "y": y}[axis] > 1:
-            reduced["all-reduce", (axis,), rows * linear.outputs // cut, 2] += 1
-
-    def of(issues):
-        return Counter({(i.kind, i.axes, i.elements, i.element_bytes): n for i, n in issues.items()})
-
-    assert of(again - plain) == gathers + reduced
-    assert not plain - again
-
-
 # Without hardware ---------------------------------------------------------------------------------
-
-
-def peak_bytes(work):
-    """What ``work`` returns, and by how much it raises this process's memory at its highest."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    try:
-        reset.write_text("5")
-    except OSError:
-        pytest.skip("the peak of memory cannot be reset here")
-
-    def kib(field):
-        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
-        return int(line.split()[1])
-
-    before = kib("VmRSS")
-    result = work()
-    return result, 1024 * (kib("VmHWM") - before)
 
 
 @pytest.mark.slow
@@ -239,12 +157,9 @@ def peak_bytes(work):
 )
 def test_thousands_of_ranks(name, layout, rank):
     job = resolve_job(name)
-    start = time.perf_counter()
-    found, taken = peak_bytes(lambda: traced(job, layout, rank))
-    print(f"{layout.world} ranks: {time.perf_counter() - start:.1f} s, {taken / 2**20:.0f} MiB more")
+    found = traced(job, layout, rank)
     assert layout.world == 4096
     assert found == predicted(job, layout, rank)
-    assert taken < 2**29
 
 
 @pytest.mark.slow
@@ -280,10 +195,6 @@ def test_two_short_steps_give_a_long_one(model, layout, overlaps):
 def test_zero_bubble_schedules_issue_what_is_predicted(layout):
     for rank in (0, layout.world - 1):
         assert extrapolate(job_of("chunks"), layout, rank=rank)[0] == predicted(job_of("chunks"), layout, rank)
-
-
-def test_a_short_step_is_traced_itself():
-    assert extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))[1] == (2,)
 
 
 def test_a_trace_leaves_nothing_behind():

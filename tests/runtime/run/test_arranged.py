@@ -88,22 +88,15 @@ def arranged(tmp_path_factory):
         (["--start-at", "soon"], "'soon' is not a quantity"),
     ],
 )
-def test_what_the_arrangement_has_is_not_asked_for(arranged, monkeypatch, capsys, words, told):
-    job = [] if "--job" in words else ["--job", "first"]
-    monkeypatch.setattr("sys.argv", ["weft", "train", "--arrangement", str(arranged), *job, *words])
+def test_what_the_arrangement_has_is_not_asked_for(arranged_site, tmp_path, monkeypatch, capsys, words, told):
+    path = tmp_path / "arranged.json"
+    path.write_text(arranged_site.to_json())
+    job = [] if "--job" in words else ["--job", "running"]
+    monkeypatch.setattr("sys.argv", ["weft", "train", "--arrangement", str(path), *job, *words])
     with pytest.raises(SystemExit) as stop:
         weft.commands.app.main()
     assert stop.value.code == 2
     assert told in capsys.readouterr().err
-
-
-def test_without_torch_one_line_names_the_extra(arranged):
-    script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"
-    words = ["train", "--arrangement", str(arranged), "--job", "first", "--steps", "1"]
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "weft[runtime]" in done.stderr
 
 
 @pytest.mark.slow

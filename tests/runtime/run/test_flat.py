@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from dataclasses import replace
 from math import prod
+from unittest.mock import patch
 
 import models
 import pytest
@@ -14,6 +15,7 @@ import serial
 import torch
 from compare import Run, pieces, worst
 from models import layout_of
+from ranks import on_ranks
 from torch import nn
 
 from weft.errors import BadInput
@@ -33,22 +35,7 @@ from weft.runtime.run.session import RunSettings, Session
 MODEL = replace(models.gpt(), head_bias=True)
 
 
-def clipped(layout, maximum):
-    """Relative errors of the norm and of each clipped gradient on this rank."""
-    run = Run(layout, MODEL)
-    run.step()
-    norm = float(run.flat.clip(maximum))
-    parameters = {name: values.clone().requires_grad_() for name, values in run.serial.gradients.items()}
-    for values in parameters.values():
-        values.grad = values.detach().clone()
-    wanted = float(nn.utils.clip_grad_norm_(parameters.values(), maximum))
-    errors = {"norm": abs(norm / wanted - 1.0)}
-    for name, window, values in run.gradients():
-        want = parameters[name].grad
-        errors[name] = max(errors.get(name, 0.0), worst(values, want[window]) / float(want.abs().max()))
-    return errors, float(run.flat.norm())
-
-
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize(
     ("layout", "maximum"),
     [
@@ -60,44 +47,39 @@ def clipped(layout, maximum):
     ],
     ids=["(2, 2, 2, 1)", "tokens cut", "zero 0", "(1, 1, 1, 8)", "unclipped"],
 )
-def test_clipping_is_that_of_the_whole_model(ranks, layout, maximum):
+@on_ranks
+def test_clipping_is_that_of_the_whole_model(layout, maximum):
     """Every parameter counts once, whatever ranks have copies of it."""
-    found = ranks.run(clipped, layout, maximum)
-    errors = {name: max(rank.get(name, 0.0) for rank, _ in found) for name in set().union(*(e for e, _ in found))}
-    print(max(errors.values()))
-    assert max(errors.values()) <= 1e-6, errors
-    assert errors["norm"] <= 1e-12
-    assert any(name.endswith("bias") for name in errors)
+    run = Run(layout, MODEL)
+    run.step()
+    norm = float(run.flat.clip(maximum))
+    parameters = {name: values.clone().requires_grad_() for name, values in run.serial.gradients.items()}
+    for values in parameters.values():
+        values.grad = values.detach().clone()
+    wanted = float(nn.utils.clip_grad_norm_(parameters.values(), maximum))
+    assert norm == pytest.approx(wanted, rel=1e-12)
+    for name, window, values in run.gradients():
+        want = parameters[name].grad
+        assert worst(values, want[window]) <= 1e-6 * float(want.abs().max()), name
     if maximum < 1.0:
-        assert [norm for _, norm in found] == pytest.approx([maximum] * len(found), rel=1e-5)
+        assert float(run.flat.norm()) == pytest.approx(maximum, rel=1e-5)
 
 
-def in_buckets(layout, elements):
-    """Gradient errors, and the buckets, when each has ``elements`` at least."""
-    kept = step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK
-    step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK = elements, 1
-    try:
-        run = Run(layout, MODEL)
-    finally:
-        step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK = kept
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("zero", [2, 0, 1])
+@pytest.mark.parametrize("grid", [(1, 2, 2, 2), (1, 1, 1, 8)], ids=str)
+@on_ranks
+def test_buckets_cut_through_parameters(grid, zero):
+    """Gradients of many small buckets are those of one."""
+    with patch.multiple(step, BUCKET_ELEMENTS=700, BUCKET_ELEMENTS_PER_RANK=1):
+        run = Run(layout_of(grid, zero=zero), MODEL)
     with run.machine.collectives.logged() as log:
         run.step()
-    norm = float(run.flat.norm())
+    assert abs(float(run.flat.norm()) - run.serial.norm) <= 1e-12
     run.flat.publish()
-    reduced = [issue.elements for issue in log.issued if issue.axes == ("data",)]
-    return run.gradient_error(), run.uncovered(), abs(norm - run.serial.norm), reduced
-
-
-@pytest.mark.slow_but(2)
-@pytest.mark.parametrize("zero", [0, 1, 2])
-@pytest.mark.parametrize("grid", [(1, 2, 2, 2), (1, 1, 1, 8)], ids=str)
-def test_buckets_cut_through_parameters(ranks, grid, zero):
-    """Gradients of many small buckets are those of one."""
-    found = ranks.run(in_buckets, layout_of(grid, zero=zero), 700)
-    assert max(error for error, *_ in found) <= 1e-12
-    assert max(error for _, _, error, _ in found) <= 1e-12
-    assert not any(uncovered for _, uncovered, *_ in found)
-    assert all(len(reduced) > 8 for *_, reduced in found)
+    assert run.gradient_error() <= 1e-12
+    assert not run.uncovered()
+    assert sum(issue.axes == ("data",) for issue in log.issued) > 8
 
 
 def updated(layout):
@@ -121,9 +103,11 @@ def test_zero_1_cuts_the_updates_of_matrices(ranks, zero, copies):
             assert found[name] == 8 // cut * prod(shape)
 
 
-def kept(layout):
-    """Elements of matrices' gradients that this rank has after a step, and of the matrices."""
-    run = Run(layout, MODEL)
+@pytest.mark.parametrize(("zero", "share"), [(1, 1), (2, 4)])
+@on_ranks
+def test_zero_2_keeps_the_gradients_of_a_share(zero, share):
+    """Of matrices, after a step."""
+    run = Run(layout_of((2, 1, 1, 4), zero=zero), MODEL)
     run.step()
     run.flat.clip(1e9)
     matrices = [holding.parameter for holding in run.flat.holdings if holding.matrix]
@@ -134,13 +118,8 @@ def kept(layout):
             *(owned.gradient for owned in run.flat.owned if owned.matrix),
         )
     }
-    return sum(storages.values()), sum(one.numel() for one in matrices)
-
-
-@pytest.mark.parametrize(("zero", "share"), [(1, 1), (2, 4)])
-def test_zero_2_keeps_the_gradients_of_a_share(ranks, zero, share):
-    for elements, held in ranks.run(kept, layout_of((2, 1, 1, 4), zero=zero)):
-        assert elements == -(-held // 4) * 4 // share
+    held = sum(one.numel() for one in matrices)
+    assert sum(storages.values()) == -(-held // 4) * 4 // share
 
 
 def in_bf16(layout, count):
@@ -182,20 +161,6 @@ def test_parameters_of_other_modules_are_refused():
     """They would be neither summed nor saved."""
     with pytest.raises(BadInput, match=r"Mixed: parameter second\.weight is in no layer"):
         holdings(Mixed())
-
-
-def test_parameters_become_views_of_the_buffers():
-    layer = Linear4D(one_rank(), "layer", 4, 6)
-    held = holdings(layer)
-    for holding in held:
-        holding.fill(lambda name, shape, offsets, sizes: torch.arange(24.0)[: prod(sizes)].view(sizes))
-    before = layer(torch.ones(2, 4)).detach()
-    flat = Flat(layer.machine, layer, held)
-    assert torch.equal(layer(torch.ones(2, 4)), before)
-    with torch.no_grad():
-        for owned in flat.owned:
-            owned.leaf.mul_(2.0)
-    assert torch.equal(layer(torch.ones(2, 4)), 2.0 * before)
 
 
 @pytest.fixture

@@ -159,14 +159,6 @@ def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_launched_ranks_run_in_their_own_processes(work, tmp_path: Path) -> None:
-    ends = _launched("run_ranks(w.add_up, (sys.argv[1],), 2)", tmp_path)
-    assert [end[:2] for end in ends] == [("", 0)] * 2
-    for rank, end in enumerate(ends):
-        assert (tmp_path / str(rank)).read_text() == f"2 1 {end[2]}"
-
-
-@pytest.mark.slow
 def test_one_launched_rank_says_what_all_meet(work, tmp_path: Path) -> None:
     ends = _launched("run_ranks(w.find_nothing, (), 2)", tmp_path)
     assert sorted("nothing fits" in end[0] for end in ends) == [False, True]

@@ -50,49 +50,30 @@ def test_checkpoints_in_the_background_are_those_of_the_moment(ranks, tmp_path):
         assert contents(step_folder(tmp_path / "behind", step)) == contents(step_folder(tmp_path / "now", step))
 
 
-def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
-    """Values that change after the call are not in the checkpoint."""
-    running, written = session(Grid.of(ALONE), "gpt"), []
-    plain = checkpoint._RankFile.write
+@pytest.mark.parametrize("late", ["write", "copy"])
+def test_a_late_checkpoint_is_of_its_moment(tmp_path, monkeypatch, late):
+    """Training does not wait for the disk; the update of the next step waits for a copy, and its gradients do not."""
+    running, passed = session(Grid.of(ALONE), "gpt"), []
+    kind, name = (checkpoint._RankFile, "write") if late == "write" else (CheckpointSaving, "_copy_of")
+    method, run = getattr(kind, name), running._passes.run
 
     def slowly(*given):
-        while not written:
+        while True not in passed:
             time.sleep(0.001)
-        plain(*given)
-
-    monkeypatch.setattr(checkpoint._RankFile, "write", slowly)
-    saving = CheckpointSaving(background=True)
-    wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
-    running.save(tmp_path / "saved", saving)
-    running.step()
-    written.append(True)
-    saving.wait()
-    running.load(tmp_path / "saved")
-    for piece, values in zip(running.optimizer.pieces(), wanted, strict=True):
-        assert torch.equal(piece.values, values)
-
-
-def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
-    """The update of the next step waits for a copy that is late, and its gradients do not."""
-    running, passed = session(Grid.of(ALONE), "gpt"), []
-    copy_of, run = CheckpointSaving._copy_of, running._passes.run
-
-    def late(saving, *given):
-        while not passed:
-            time.sleep(0.001)
-        return copy_of(saving, *given)
+        return method(*given)
 
     def noted(*given):
         loss = run(*given)
-        passed.append(True)
+        passed.append(late == "copy")
         return loss
 
-    monkeypatch.setattr(CheckpointSaving, "_copy_of", late)
+    monkeypatch.setattr(kind, name, slowly)
     monkeypatch.setattr(running._passes, "run", noted)
     saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
     running.step()
+    passed.append(True)
     saving.wait()
     running.load(tmp_path / "saved")
     for piece, values in zip(running.optimizer.pieces(), wanted, strict=True):

@@ -6,7 +6,7 @@ import plain
 import pytest
 import torch
 from compare import pieces, worst
-from ranks import grid_of
+from ranks import grid_of, on_ranks
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
@@ -99,7 +99,12 @@ def part_of(layout):
     return model, Flat(machine, model, holdings(model)), own
 
 
-def trained(layout, which):
+@pytest.mark.slow_but(4)
+@pytest.mark.parametrize("which", KINDS)
+@pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "z data, zero 1", "x z data, zero 0"])
+@on_ranks
+def test_optimizers_of_torch_train_as_on_one_process(layout, which):
+    """With schedules and clipping; layers without gradients are as they were, decay and all."""
     model, flat, own = part_of(layout)
     model.begins = BEGINS[which]
     kind, settings = KINDS[which]
@@ -112,24 +117,22 @@ def trained(layout, which):
         flat.clip(0.5)
         optimizer.step()
         schedule.step()
-    whole = serial(which)
-    return max(worst(values, whole[name][window]) for name, window, values in pieces(flat, lambda leaf: leaf.detach()))
+    assert_equal(flat, serial(which))
 
 
-@pytest.mark.parametrize("which", KINDS)
+def assert_equal(flat, state):
+    for name, window, values in pieces(flat, lambda leaf: leaf.detach()):
+        assert worst(values, state[name][window]) < 1e-12, name
+
+
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "z data, zero 1", "x z data, zero 0"])
-def test_optimizers_of_torch_train_as_on_one_process(ranks, layout, which):
-    """With schedules and clipping; layers without gradients are as they were, decay and all."""
-    assert max(ranks.run(trained, layout, which)) < 1e-12
-
-
-def adamw(layout):
-    """Weft's own optimizer beside torch's on one process; the worst error, and of the unused layer alone."""
+@on_ranks
+def test_layers_without_gradients_do_not_decay(layout):
+    """By Weft's own optimizer, which is torch's on one process."""
     model, flat, own = part_of(layout)
     settings = AdamSettings(rate=0.05, weight_decay=0.2, clip=None)
-    optimizer = Optimizer(flat, settings)
-    plainly = made()
-    start = {name: one.clone() for name, one in plainly.state_dict().items()}
+    optimizer, plainly = Optimizer(flat, settings), made()
     other = torch.optim.AdamW(groups(plainly, 0.2), lr=0.05, betas=settings.betas, eps=settings.epsilon)
     for step in range(2):
         with flat.step(1, loss="sum"):
@@ -138,93 +141,74 @@ def adamw(layout):
         other.zero_grad()
         step_of(plainly, rows(), rows() / 16, step)
         other.step()
-    found = list(pieces(flat, lambda leaf: leaf.detach()))
-    state = plainly.state_dict()
-    unused = [worst(values, start[name][window]) for name, window, values in found if name[:4] in ("spar", "late")]
-    return max(worst(values, state[name][window]) for name, window, values in found), max(unused, default=0.0)
+    assert_equal(flat, plainly.state_dict())
+    for name, before in made().state_dict().items():
+        assert plainly.state_dict()[name].equal(before) == name.startswith(("spare", "late"))
 
 
-@pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "z data, zero 1", "x z data, zero 0"])
-def test_layers_without_gradients_do_not_decay(ranks, layout):
-    found = ranks.run(adamw, layout)
-    assert max(error for error, _ in found) < 1e-12
-    assert max(unused for _, unused in found) == 0.0
-
-
-def by_one_rank(layout):
-    """A layer that the rows of one rank of data alone use is trained on all."""
-    model, flat, own = part_of(layout)
+@on_ranks
+def test_what_one_rank_uses_is_trained_on_all():
+    """A layer that the rows of one rank of data alone use."""
+    model, flat, own = part_of(Layout(x=2, z=2, data=2, zero=0))
     optimizer = torch_optimizer(flat, torch.optim.SGD, lr=0.1)
     before = model.late.layer.weight.shard.detach().clone()
     with flat.step(1, loss="sum"):
         step_of(model, own, own, 2 if flat.machine.grid.coordinates["data"] == 1 else 0)
     optimizer.step()
-    return not torch.equal(before, model.late.layer.weight.shard)
+    assert not torch.equal(before, model.late.layer.weight.shard)
 
 
-def test_what_one_rank_uses_is_trained_on_all(ranks):
-    assert all(ranks.run(by_one_rank, Layout(x=2, z=2, data=2, zero=0)))
+def attempted(action):
+    """What is said to it."""
+    try:
+        action()
+    except Unsupported as error:
+        return str(error)
+    return ""
 
 
-def refusals(layout):
-    """What torch says to clipping and to its own optimizer."""
-    model, flat, own = part_of(layout)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with flat.step(1, loss="sum"):
-        step_of(model, own, own, 0)
-    said = []
-    for attempt in (lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), optimizer.step):
-        try:
-            attempt()
-            said.append("")
-        except Unsupported as error:
-            said.append(str(error))
-    return said
+@on_ranks
+def test_norms_and_updates_of_parts_are_refused():
+    def said(layout):
+        model, flat, own = part_of(layout)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with flat.step(1, loss="sum"):
+            step_of(model, own, own, 0)
+        return attempted(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0)), attempted(optimizer.step)
 
-
-def test_norms_and_updates_of_parts_are_refused(ranks):
-    clip, update = ranks.run(refusals, GRIDS[0])[0]
+    clip, update = said(GRIDS[0])
     assert "is not the model's -- call clip() or norm() of the model's Flat" in clip
     assert "AdamW: with zero > 0" in update
     assert "give prepare(" in update
-    clip, update = ranks.run(refusals, GRIDS[2])[0]
+    clip, update = said(GRIDS[2])
     assert clip
     assert not update, "each rank has the sums of what it holds"
-    assert ranks.run(refusals, Layout(data=8, zero=0))[0] == ["", ""], "each rank has all"
-
-
-def drifting(layout, easy):
-    """Whether torch's optimizer is refused: before there is a Flat, with it, and when it has gone."""
-    machine, model = Machine.of(grid_of(layout), precision=Precision.of("fp64")), made()
-    parallelize(model, machine, easy_plan(model) if easy else PLAN)
-    optimizer, said = torch.optim.SGD(model.parameters(), lr=0.1), []
-
-    def attempt():
-        try:
-            optimizer.step()
-            said.append("")
-        except Unsupported as error:
-            said.append(str(error))
-
-    attempt()
-    flat = Flat(machine, model, holdings(model))
-    attempt()
-    del flat
-    attempt()
-    return said
+    assert said(Layout(data=8, zero=0)) == ("", ""), "each rank has all"
 
 
 @pytest.mark.parametrize("easy", [False, True])
-def test_parameters_without_an_owner_are_not_updated(ranks, easy):
-    """Nothing would sum their gradients over ranks."""
-    for before, owned, after in ranks.run(drifting, Layout(x=2, z=2, data=2, zero=0), easy):
-        assert "SGD: nothing sums the gradients of these parameters over ranks" in before == after
-        assert "give prepare(..., optimizer=functools.partial(torch.optim.SGD, lr=0.1))" in before
-        assert not owned
+@on_ranks
+def test_parameters_without_an_owner_are_not_updated(easy):
+    """Before there is a Flat, and when it has gone: nothing would sum their gradients over ranks."""
+    layout = Layout(x=2, z=2, data=2, zero=0)
+    machine, model = Machine.of(grid_of(layout), precision=Precision.of("fp64")), made()
+    parallelize(model, machine, easy_plan(model) if easy else PLAN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = attempted(optimizer.step)
+    flat = Flat(machine, model, holdings(model))
+    owned = attempted(optimizer.step)
+    del flat
+    assert "SGD: nothing sums the gradients of these parameters over ranks" in before
+    assert "give prepare(..., optimizer=functools.partial(torch.optim.SGD, lr=0.1))" in before
+    assert (owned, attempted(optimizer.step)) == ("", before)
 
 
-def reduced(layout, easy, reduction):
-    """The worst error of gradients of two micro-batches with a loss of either kind, and the norm's."""
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("easy", [False, True], ids=["plan", "easy"])
+@on_ranks
+def test_losses_of_both_kinds_give_the_gradients_of_the_whole_batch(easy, reduction):
+    """``loss.mean()`` of each rank, as with DistributedDataParallel, and parts of the whole batch's loss."""
+    layout = Layout(x=2, z=2, data=2) if easy else Layout(x=2, z=2, data=2, zero=0)
     machine, model = Machine.of(grid_of(layout), precision=Precision.of("fp64")), made()
     parallelize(model, machine, easy_plan(model) if easy else PLAN)
     flat, grid, given = Flat(machine, model, holdings(model)), machine.grid, rows()
@@ -237,16 +221,8 @@ def reduced(layout, easy, reduction):
     plainly = made()
     plainly(given).square().sum(1).mean().backward()
     whole = {name: one.grad for name, one in plainly.named_parameters() if one.grad is not None}
-    found = [(name, window, values) for name, window, values in pieces(flat, lambda leaf: leaf.grad) if name in whole]
-    return max(worst(values, whole[name][window]) for name, window, values in found)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("easy", [False, True], ids=["plan", "easy"])
-def test_losses_of_both_kinds_give_the_gradients_of_the_whole_batch(ranks, easy, reduction):
-    """``loss.mean()`` of each rank, as with DistributedDataParallel, and parts of the whole batch's loss."""
-    layout = Layout(x=2, z=2, data=2) if easy else Layout(x=2, z=2, data=2, zero=0)
-    assert max(ranks.run(reduced, layout, easy, reduction)) < 1e-12
+    for name, window, values in pieces(flat, lambda leaf: leaf.grad):
+        assert name not in whole or worst(values, whole[name][window]) < 1e-12, name
 
 
 def test_optimizers_that_need_whole_parameters_are_refused():

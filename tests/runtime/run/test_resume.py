@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from models import layout_of
 from ranks import grid_of
@@ -35,37 +33,36 @@ def spoil(folder):
     (folder / "0.bin").write_bytes(raw)
 
 
-def load_own(layout, root):
+GRID = layout_of((2, 2, 2, 1), micro_batches=1)
+
+
+def load_own(root):
     """Each rank loads what it takes for the latest: rank 3 another step than the rest."""
-    running = session(grid_of(layout), "gpt")
-    step = 1 if running.grid.rank == 3 else 2
-    with pytest.raises(BadInput) as refused:
-        running.load(step_folder(Path(root), step))
-    return str(refused.value)
-
-
-def load_newest(layout, root):
-    running = session(grid_of(layout), "gpt")
-    found = load_latest(running, Path(root))
-    return running.steps_done, found.skipped, running.step().gradient_norm
+    running = session(grid_of(GRID), "gpt")
+    match = "ranks load different checkpoints: rank 0 has step 2 .*rank 3 has step 1"
+    with pytest.raises(BadInput, match=match):
+        running.load(step_folder(root, 1 if running.grid.rank == 3 else 2))
 
 
 def test_ranks_do_not_go_on_from_different_checkpoints(ranks, tmp_path):
     saved(tmp_path, 1, 2)
-    found = ranks.run(load_own, layout_of((2, 2, 2, 1), micro_batches=1), str(tmp_path))
-    assert len({text.partition(" -- ")[2] for text in found}) == 1
-    for text in found:
-        assert "ranks load different checkpoints: rank 0 has step 2" in text
-        assert "rank 3 has step 1" in text
+    ranks.run(load_own, tmp_path)
+
+
+def load_newest(root):
+    running = session(grid_of(GRID), "gpt")
+    found = load_latest(running, root)
+    running.step()
+    return running.steps_done, found.skipped
 
 
 def test_a_damaged_checkpoint_is_passed_over(ranks, tmp_path):
     """By all ranks alike, with a message, and what follows may write the step anew."""
     saved(tmp_path, 1, 2)
     spoil(step_folder(tmp_path, 2))
-    found = ranks.run(load_newest, layout_of((2, 2, 2, 1), micro_batches=1), str(tmp_path))
-    assert {done for done, _, _ in found} == {1}
-    assert all("0.bin: the values of" in skipped[0] for _, skipped, _ in found)
+    for done, skipped in ranks.run(load_newest, tmp_path):
+        assert done == 2
+        assert "0.bin: the values of" in skipped[0]
     assert list(step_folders(tmp_path)) == [1]
     assert (tmp_path / "step-00000002.damaged" / "0.bin").exists()
 
