@@ -98,23 +98,11 @@ def lines(folder: Path) -> Iterator[dict[str, object]]:
 
 SMALL = ("schedule", "all-reduce", "1GB", "--dims", "switch:4:100GB/s:1us,switch:4:50GB/s:1us")
 PLANNED = ("gpt2", "a100-8", "--layout", "data=8")
+SWEPT = ("--models", "gpt2", "--clusters", "a100-8", "--compute", "estimate")
 VERBS: dict[str, tuple[str, ...]] = {
     "plan.json": ("plan", "gpt2", "a100-8", "--format", "json", "--top", "50", "-o"),
     "estimate.csv": ("estimate", *PLANNED, "--format", "csv", "-o"),
-    "sweep.csv": (
-        "sweep",
-        "--models",
-        "gpt2",
-        "--clusters",
-        "a100-8",
-        "--compute",
-        "estimate",
-        "--axis",
-        "layout=dp=8",
-        "--workers",
-        "1",
-        "-o",
-    ),
+    "sweep.csv": ("sweep", *SWEPT, "--axis", "layout=dp=8", "--workers", "1", "-o"),
     "simulate.json": ("simulate", *PLANNED, "--format", "json", "-o"),
     "fabric.json": ("fabric", "a100-64", "--export", "json", "-o"),
     "schedule.json": (*SMALL, "--format", "json", "-o"),
@@ -135,16 +123,10 @@ schema = "weft.site/1"
 name = "two"
 cluster = "a100-32"
 fabric = "fat-tree"
-[[jobs]]
-name = "a"
-model = "gpt2-124m"
-layout = "dp=16"
-batch = 64
-[[jobs]]
-name = "b"
-model = "gpt2-124m"
-layout = "dp=16"
-batch = 64
+jobs = [
+  {name = "a", model = "gpt2-124m", layout = "dp=16", batch = 64},
+  {name = "b", model = "gpt2-124m", layout = "dp=16", batch = 64},
+]
 """
 
 MOST_LINES = 45

@@ -27,18 +27,6 @@ def test_message_has_place_fact_and_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (BadInput("wrong"), "wrong"),
-        (BadInput("wrong", where="a"), "a: wrong"),
-        (BadInput("wrong", remedy="b"), "wrong -- b"),
-    ],
-)
-def test_absent_parts_leave_no_punctuation(error: BadInput, text: str) -> None:
-    assert str(error) == text
-
-
-@pytest.mark.parametrize(
     ("error", "code"),
     [
         (WeftError("x"), 2),
@@ -61,16 +49,6 @@ def test_unknown_names_suggest_near_ones() -> None:
     assert isinstance(error, BadInput)
 
 
-def test_far_names_list_what_is_known() -> None:
-    many = [f"name-{i:02}" for i in range(20)]
-    text = str(UnknownName("thing", "zzzzzz", many))
-    assert "known: name-00, name-01" in text
-    assert text.endswith("name-19")
-    many = [f"name-{i:02}" for i in range(90)]
-    assert str(UnknownName("thing", "zzzzzz", many)).endswith("name-23, and 66 more")
-    assert str(UnknownName("thing", "zzzzzz", many, listed="weft things")).endswith("66 more (weft things lists all)")
-
-
 def test_names_that_hold_the_word_are_near() -> None:
     error = UnknownName("model", "405b", ["llama-3.1-405b", "opt-13b"], listed="weft info models")
     assert str(error).endswith("did you mean llama-3.1-405b? (weft info models lists all)")
@@ -85,16 +63,6 @@ def test_texts_are_bounded_and_escaped(kind: type[Exception]) -> None:
     assert text.endswith("the end")
     assert "characters) ..." in text
     assert len(repr(kind("b" * 2_000_000))) < LONGEST_MESSAGE + 100
-
-
-def test_places_and_remedies_are_bounded_and_escaped_too() -> None:
-    text = str(BadInput("wrong", where="a\x1b" + "b" * 10_000, remedy="c\x07" + "d" * 10_000))
-    assert len(text) <= LONGEST_MESSAGE
-    assert text.isprintable()
-
-
-def test_an_empty_catalogue_is_survived() -> None:
-    assert "unknown thing 'a'" in str(UnknownName("thing", "a", []))
 
 
 def test_missing_extra_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,11 +44,6 @@ def test_a_mark_goes_and_control_characters_of_texts_stay(tmp_path: Path) -> Non
     assert read_text(path, raw=True) == "a\tb\r\n\x0c\x1b"
 
 
-def test_devices_without_end_are_bounded() -> None:
-    with pytest.raises(BadInput, match="larger than 5 MB"):
-        read_text("/dev/zero", largest=5_000_000)
-
-
 @pytest.mark.parametrize("path", ["absent", ".", "a\0b", "x" * 100_000, "absent/below"])
 def test_what_is_no_file(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

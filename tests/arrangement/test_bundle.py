@@ -1,7 +1,6 @@
 """Site files that cannot be used, and arrangements written and read back."""
 
 import copy
-import importlib.util
 import json
 from dataclasses import replace
 from functools import cache
@@ -21,7 +20,6 @@ from weft.arrangement.site import read_site
 from weft.arrangement.template import contracted, template
 from weft.commands.app import main
 from weft.errors import BadInput, NothingFeasible
-from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import Phases
 from weft.simulation.iteration.simulate import Graph
 
@@ -185,27 +183,6 @@ def planned_document():
     choice = Assignment(hosts=((0, 8), (1, 9)), router="planned", offset_s=(0.0, 0.5), order=(1, 0))
     policies = {**found.policies, "arrange": found.clock.timed(choice)}
     return copy.deepcopy(replace(found, policies=policies).to_dict())
-
-
-def test_a_job_of_an_arrangement_is_named(written):
-    with pytest.raises(BadInput, match="name one: running, large, experts"):
-        weft.simulate(arrangement=str(written[1]))
-
-
-def test_routes_of_an_arrangement_are_those_of_its_jobs(written):
-    routed = weft.route(arrangement=str(written[1]))
-    assert routed.plan.traffic.jobs == tuple(job.name for job in written[0].site.jobs)
-    assert (routed.plan.fabric.tier[routed.plan.routes.links] > SCALE_UP).any()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("altair") is None, reason="charts are an extra")
-def test_the_picture_names_every_host(written):
-    from weft.views.arrangement import seats_chart
-    from weft.views.charts import rendered
-
-    drawn = rendered(seats_chart(written[0]), ".svg").decode()
-    assert "prefers-color-scheme:dark" in drawn
-    assert all(name in drawn for name in written[0].site.host_names)
 
 
 def test_contracted_phases_end_when_the_whole_do():

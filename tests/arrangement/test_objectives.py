@@ -10,7 +10,7 @@ from weft.arrangement.certificate import certify
 from weft.arrangement.clock import Objective
 from weft.arrangement.cuts import cuts_of
 from weft.arrangement.search import Search
-from weft.errors import BadInput, NothingFeasible
+from weft.errors import BadInput
 from weft.model import model_flops
 
 APART = [{"layout": "dp=16", "batch": 64, "iterations": 300}, {"layout": "tp=4,dp=4", "batch": 32, "tokens": 3.2e6}]
@@ -90,17 +90,6 @@ def test_the_winner_steps_the_same_flow_by_flow(site_of, layout, apart):
     assert found.verified.jobs == 2
     assert found.verified.apart < apart
     assert found.verified.iteration_s == pytest.approx(found.best.iteration_s, rel=apart)
-
-
-def test_spares_that_cannot_be_kept_are_refused(site_of):
-    assert site_of("a100-32", [{"layout": "dp=16"}], tail=["[limits]", "spares = 2"]).spares == 2
-    with pytest.raises(NothingFeasible, match=r"limits\.spares 3 cannot be kept: 2 hosts stay free"):
-        site_of("a100-32", [{"layout": "dp=16"}], tail=["[limits]", "spares = 3"])
-
-
-def test_a_site_without_jobs_is_refused(site_of):
-    with pytest.raises(BadInput, match="jobs: a site without jobs"):
-        site_of("a100-32", [])
 
 
 PRICELESS = """name = "priceless"

@@ -24,7 +24,6 @@ from weft.arrangement.schedule import (
     crux_order,
     intensities,
     periods,
-    sent,
     turned,
 )
 from weft.arrangement.search import as_given
@@ -46,11 +45,6 @@ def laid(perimeter_ms, *jobs):
 def score(wanted, turns):
     """CASSINI's compatibility score of one link."""
     return 1 - turned(wanted, turns) / BINS
-
-
-def test_the_circle_of_40_and_60_ms_has_a_perimeter_of_120():
-    assert periods(np.array([40e-3, 60e-3])) == pytest.approx([60e-3, 120e-3])
-    assert periods(np.array([60e-3, 60e-3, 20e-3])) == pytest.approx([60e-3])
 
 
 def test_jobs_that_interleave_on_the_unified_circle_score_1():
@@ -99,11 +93,6 @@ def test_the_circle_holds_whole_iterations_as_far_as_a_small_multiple_can():
         assert misfit(found[-1]) <= max(MISFIT, min(every)) + 1e-12
         if len(found) > 1:
             assert misfit(found[0]) > MISFIT
-
-
-def test_bytes_sent_are_rates_times_seconds():
-    times, rates = np.array([1.0, 2.0, 4.0]), np.array([3.0, 0.0, 5.0])
-    assert sent(times, rates, 6.0, np.array([0.0, 1.5, 3.0, 5.0, 6.0])).tolist() == [0.0, 1.5, 3.0, 8.0, 13.0]
 
 
 def two_jobs(folder, batches):

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from weft.arrangement.site import read_site, site_of
-from weft.documents import parse_toml
+from weft.arrangement.site import read_site
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.files import read_text
 
 TOPOLOGY = """\
 SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[1-4]
@@ -75,13 +73,6 @@ def test_without_a_layout_weft_chooses_for_as_many_hosts(site):
     assert [(job.cut, job.layout.world, job.domains) for job in found.jobs] == [("choose", 16, 2), ("choose", 16, 2)]
 
 
-def test_the_network_has_the_hosts_of_the_cluster(site):
-    fabric = site(A).fabric
-    assert fabric.accelerators == 64
-    up = fabric.target == fabric.nodes_of("spine")[0]
-    assert fabric.capacity_Bps[up].tolist() == [50e9] * 16  # 32 NICs below each of two leaves, four for each one up
-
-
 def test_a_draining_node_is_up_for_a_job_that_stays_there(site):
     assert site(A, out=(3, 6)).usable == (True, True, True, True, True, False, True, False)
     assert site(A | {"may": "move"}, out=(3, 6)).usable == (True, True, False, True, True, False, True, False)
@@ -118,17 +109,3 @@ def test_nodes_that_slurm_does_not_list_are_missing(site, tmp_path):
 def test_what_does_not_fit_together(site, entries, jobs, error, words):
     with pytest.raises(error, match=words):
         site(*entries, jobs=jobs)
-
-
-def test_nodes_of_another_cluster_are_refused(site, tmp_path):
-    site(A)
-    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [{"name": "gpu1", "state": "idle"}]}))
-    with pytest.raises(UnknownName, match=r"slurm.*gpu1"):
-        read_site(tmp_path / "site.toml")
-
-
-def test_files_are_not_read_where_none_may_be(site, tmp_path):
-    site(A)
-    table = parse_toml(read_text(tmp_path / "site.toml"), "site")
-    with pytest.raises(BadInput, match=r"slurm: names files"):
-        site_of(table | {"fabric": "fat-tree"}, "site", None)

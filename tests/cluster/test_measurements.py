@@ -81,14 +81,6 @@ def test_what_is_written_reads_back(measured: Measurements) -> None:
     assert (read.measured or Measurements()) == measured
 
 
-def test_a_file_holds_constants_and_times(tmp_path: Path) -> None:
-    measured = Measurements(products=(ProductTime(m=8, n=8, k=8, seconds=1e-6),))
-    file = tmp_path / "mine.toml"
-    file.write_text(write_calibration({"kernel_s": 3e-6}, source="me", measured=measured))
-    read = read_calibration(str(file), "h100")
-    assert (read.kernel_s, read.measured, read.shipped) == (3e-6, measured, False)
-
-
 def test_a_table_of_an_accelerator_may_hold_times() -> None:
     text = "[h100]\ngemm_efficiency = 0.6\nproducts = [{m = 8, n = 8, k = 8, seconds = 1e-6}]\n"
     read = calibration_from(parse_tables(text), "h100")

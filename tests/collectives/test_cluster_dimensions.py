@@ -59,18 +59,3 @@ def test_direct_links_are_dimensions_of_their_own():
     found, notes = dimensions_of(cluster_of(tier("fully-connected", 4, 300e9), tier("ring", 6, 100e9)))
     assert [one.kind for one in found] == ["fully-connected", "ring"]
     assert notes == ()
-
-
-def test_dimensions_are_inner_to_outer():
-    """Rank numbers follow them: a switched tier below a ring comes before it."""
-    found, _ = dimensions_of(cluster_of(tier("switch", 8, 450e9), tier("switch", 4, 50e9), tier("ring", 2, 10e9)))
-    assert [(one.kind, one.size) for one in found] == [("switch", 8), ("switch", 4), ("ring", 2)]
-
-
-@pytest.mark.parametrize("name", ["h100-32", "h100-1024", "a100-64", "gb200-144", "h100-8"])
-def test_catalogue(name):
-    cluster = clusters.load(name)
-    found, _ = dimensions_of(cluster)
-    asked = request("all-reduce", 1e8, found)
-    assert asked.accelerators == cluster.count
-    assert time_schedule(baseline(asked)).time_s > 0

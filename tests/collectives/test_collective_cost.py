@@ -224,11 +224,6 @@ def test_latency_grows_like_a_logarithm_not_like_the_ring() -> None:
     assert many < ring_steps / 10
 
 
-def test_gathers_have_no_tree() -> None:
-    few, many = (seconds("all-gather", 8, group(n, 1, n)) for n in (16, 1024))
-    assert many > 20 * few
-
-
 def test_all_to_all_leaves_through_every_nic() -> None:
     """Each rank sends (g - m) / g of its bytes through its own NIC."""
     bytes_ = 1e11

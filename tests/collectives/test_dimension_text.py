@@ -5,16 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.dimensions import parse_algorithms, parse_dimensions
-from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
 from weft.errors import BadInput, UnknownName
 from weft.fabric.dimension import KINDS, Dimension
-
-ASKED = request(
-    "all-reduce",
-    1e6,
-    [Dimension(kind="switch", size=4, bandwidth_Bps=1e9), Dimension(kind="ring", size=3, bandwidth_Bps=1e9)],
-)
 
 
 def test_dimensions():
@@ -58,11 +51,6 @@ def test_dimensions_are_written_as_they_are_read(dimensions):
         assert read.latency_s == pytest.approx(one.latency_s, rel=1e-11, abs=1e-20)
 
 
-def test_a_switch_that_reduces():
-    (found,) = parse_dimensions("switch:8:450GB/s:1us:reduce")
-    assert found.reduces
-
-
 BAD = {
     "bandwidth without unit": ("ring:8:50:1us", "bandwidth", "write 50GB/s or 400Gb/s"),
     "latency without unit": ("ring:8:50GB/s:1", "latency", "write 1us"),
@@ -94,12 +82,6 @@ def test_dimensions_that_cannot_be(name):
     assert str(error.value).startswith("--dims: dimension ")
     assert where in str(error.value)
     assert message in str(error.value)
-
-
-def test_long_texts_do_not_fill_the_message():
-    with pytest.raises(BadInput) as error:
-        parse_dimensions("x" * 100_000)
-    assert len(str(error.value)) < 300
 
 
 def test_algorithms():

@@ -72,24 +72,6 @@ def test_rings_share_the_nics():
     assert sent == pytest.approx(2 * 31 / 32 / 8)
 
 
-def test_many_groups_at_once_are_the_groups_one_by_one():
-    groups = np.arange(24).reshape(4, 6)
-    together = expand("all-reduce", "ring", groups, 6.0)
-    alone = expand("all-reduce", "ring", groups[2], 6.0)
-    of_it = np.isin(together.source, groups[2])
-    assert (together.target[of_it] == alone.target).all()
-    assert (together.step[of_it] == alone.step).all()
-    assert len(together) == 4 * len(alone)
-
-
-def test_pipelining_keeps_the_bytes():
-    steps = expand("all-reduce", "ring", np.arange(8), 8.0)
-    merged = steps.pipelined()
-    assert merged.count == 1
-    assert len(merged) == 8
-    assert merged.bytes == pytest.approx(14.0)
-
-
 def test_sizes_that_cannot_be():
     with pytest.raises(BadInput, match="bytes"):
         expand("all-reduce", "ring", np.arange(4), float("nan"))

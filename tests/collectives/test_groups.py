@@ -85,26 +85,6 @@ def test_what_is_accepted_is_what_the_coordinates_say(sizes, factors):
     assert taken == {i: len(one) for i, one in enumerate(values) if len(one) > 1}
 
 
-@pytest.mark.parametrize(
-    ("factors", "expected"),
-    [
-        (((8, 1),), [(0, 8)]),
-        (((4, 1),), [(0, 4)]),
-        (((4, 2),), [(0, 4)]),
-        (((64, 1),), [(0, 8), (1, 8)]),
-        (((16, 4),), [(0, 2), (1, 8)]),
-        (((4, 16),), [(1, 4)]),
-        (((2, 1), (8, 8)), [(0, 2), (1, 8)]),
-        (((1, 1),), []),
-        (((1, 5), (1, 7)), []),
-        ((), []),
-    ],
-)
-def test_parts_of_8_x_8(factors, expected):
-    found = part_dimensions(switches(8, 8), factors)
-    assert [(number, part.size) for number, part in found] == expected
-
-
 def test_a_part_of_a_switch_has_all_its_bandwidth():
     whole = Dimension(kind="switch", size=8, bandwidth_Bps=100e9, latency_s=1e-6, reduces=True)
     ((_, part),) = part_dimensions([whole], ((4, 2),))
@@ -185,17 +165,3 @@ def test_ranks_are_regular_or_refused(chosen):
         assert not regular(ranks)
     else:
         assert [ranks[0] + one for one in members(factors)] == ranks
-
-
-def test_factors():
-    assert factors_of([3]) == ()
-    assert factors_of([0, 1, 2, 3]) == ((4, 1),)
-    assert factors_of([5, 7]) == ((2, 2),)
-    assert factors_of([0, 1, 8, 9, 16, 17]) == ((2, 1), (3, 8))
-    assert factors_of(range(1, 1025, 128)) == ((8, 128),)
-
-
-@pytest.mark.parametrize("ranks", [[0, 1, 3], [0, 0], [3, 2, 1], [0, 1, 2, 4, 5], [0, 2, 3, 4]])
-def test_irregular_ranks(ranks):
-    with pytest.raises(Unsupported, match="not regularly spaced"):
-        factors_of(ranks)

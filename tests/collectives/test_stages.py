@@ -210,21 +210,6 @@ def test_an_all_reduce_in_the_switch_is_exact(size):
     assert cost.steps == 2
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_chain_reaches_everybody(size):
-    """Rank r passes on what it holds to r + 1: cut into many pieces, each link carries the buffer once."""
-    held = np.zeros(size, dtype=bool)
-    held[0] = True
-    steps = 0
-    while not held.all():
-        held[1:] |= held[:-1]
-        steps += 1
-    cost = stage("broadcast", "ring", size)
-    assert steps == cost.steps
-    assert cost.sent == 1
-    assert stage("reduce", "ring", size) == cost
-
-
 def hops(size, *, closed):
     """Blocks that cross each directed link of a ring or line in an all-to-all, and the longest way."""
     crossed = np.zeros((2, size), dtype=int)

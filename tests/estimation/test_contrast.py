@@ -7,18 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.estimation.trust import (
-    COVERED,
-    NORMAL,
-    TRAITS,
-    Known,
-    Traits,
-    contrast,
-    layout_of,
-    shipped_contrast,
-    shipped_runs,
-    steps,
-)
+from weft.estimation.trust import COVERED, Known, Traits, contrast, layout_of, shipped_contrast, shipped_runs
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout
 
@@ -115,9 +104,3 @@ def test_the_error_covers_unseen_sources() -> None:
     assert contrast(known).variances == pytest.approx(shipped_contrast().variances, rel=1e-9)
     assert len(inside) > 100
     assert np.mean(inside) == pytest.approx(COVERED, abs=0.07)
-
-
-def test_steps_count_doublings() -> None:
-    apart = {name: steps(Layout(x=8, pipeline=4))[name] - steps(Layout())[name] for name in TRAITS}
-    assert {name: value for name, value in apart.items() if value} == {"tensor": 3.0, "pipeline": 2.0}
-    assert pytest.approx(1.28155, abs=1e-4) == NORMAL

@@ -106,14 +106,6 @@ works = pytest.mark.parametrize(
 
 @pytest.mark.slow_but(1)
 @works
-def test_random_layouts_cover_every_switch(name: str) -> None:
-    sample = layouts(name)
-    for field in ("x", "z", "data", "pipeline", "context", "schedule", "recompute", "overlap_tensor"):
-        assert len({getattr(layout, field) for layout in sample}) > 1, field
-
-
-@pytest.mark.slow_but(1)
-@works
 def test_parts_add_up_and_no_time_is_below_its_bound(name: str) -> None:
     found = results(name)
     for column, values in flat(found).items():
@@ -344,15 +336,6 @@ def test_bubble_is_paid_once_per_iteration() -> None:
     assert short.forward_s[0] * 4 == pytest.approx(long.forward_s[0])
 
 
-def test_twice_the_batch_is_at_most_twice_the_time() -> None:
-    work = job("llama")
-    layout = Layout(x=8, data=8, sequence_parallel=True)
-    one = estimate(work, cluster(), [layout])[0].iteration_s
-    twice = Job(model=work.model, recipe=replace(RECIPE, global_batch=128))
-    two = estimate(twice, cluster(), [layout])[0].iteration_s
-    assert one < two < 2 * one
-
-
 def test_missing_precision_is_refused() -> None:
     work = Job(model=load_model("llama-3-8b").model, recipe=replace(RECIPE, precision="fp8"))
     with pytest.raises(Unsupported, match="fp8"):
@@ -400,20 +383,6 @@ def test_hidden_collectives_slow_the_work_that_hides_them(field: str) -> None:
     hidden = without.weights_s[0] - with_.weights_s[0]
     assert hidden > 0
     assert with_.backward_s[0] - without.backward_s[0] == pytest.approx(cost * hidden)
-
-
-def test_nothing_hidden_slows_nothing() -> None:
-    """Without overlap the cost of overlap does not matter."""
-    layout = Layout(z=64, overlap_gather=False, overlap_reduce=False, overlap_tensor="none")
-    work = Job(model=load_model("llama-2-7b").model, recipe=RECIPE)
-    free = replace(calibration("h100"), overlap_cost=0.0)
-    found = Estimator(work, cluster(), free).evaluate(LayoutTable.of([layout]))
-    assert found.iteration_s[0] == one(layout, 64).iteration_s[0]
-
-
-def test_optimizer_updates_what_a_rank_keeps() -> None:
-    whole, shared = (one(Layout(data=64, zero=zero), 64).optimizer_s[0] for zero in (0, 1))
-    assert whole == pytest.approx(64 * shared)
 
 
 def test_a_rank_that_waits_for_its_host_communicates_meanwhile() -> None:

@@ -81,13 +81,6 @@ def test_context_parallelism_divides_activations(software: Software, method: str
         assert cut.selective * context == pytest.approx(whole.selective + again)
 
 
-def test_flash_attention_keeps_no_scores() -> None:
-    long = replace(FLASH, sequence=8 * FLASH.sequence)
-    short_kept = block_activations(gpt(8, 256), FLASH, sizes(Layout(), FLASH)).none
-    long_kept = block_activations(gpt(8, 256), long, sizes(Layout(), long)).none
-    assert long_kept == pytest.approx(8 * short_kept)
-
-
 def test_llama_block_keeps_its_gated_activations() -> None:
     """Per token and at 2 bytes: inputs of 2 norms (2h), of qkv and fc1 (2h), of the projection (h), queries
     (h), keys and values (2 kv d), both halves and the product of the gated layer (3f); log-sum-exp (4a)."""
@@ -274,19 +267,6 @@ def test_first_stage_holds_the_pipelines_micro_batches(layout: Layout, in_flight
     kept = block_activations(work.runs[0].block, FLASH, sizes(layout, FLASH)).none[0]
     found = evaluate(work, [layout], cluster=load_cluster("h100-4"))
     assert found.activations_bytes[0] == pytest.approx(2 * in_flight * kept)
-
-
-def test_partial_recomputation_lies_between() -> None:
-    work = model(gpt(8, 256), layers=8)
-    rows = [
-        Layout(data=8, recompute="none"),
-        Layout(data=8, recompute="full", recompute_layers=2),
-        Layout(data=8, recompute="full", recompute_layers=6),
-        Layout(data=8, recompute="full"),
-    ]
-    kept = evaluate(work, rows).activations_bytes
-    assert kept[1] == pytest.approx(kept[0] * 0.75 + kept[3] * 0.25)
-    assert kept[2] == pytest.approx(kept[0] * 0.25 + kept[3] * 0.75)
 
 
 def test_documents_of_before_have_no_communicators() -> None:

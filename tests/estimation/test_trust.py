@@ -24,13 +24,10 @@ from weft.estimation.trust import (
     covered,
     error_bar,
     grown,
-    runs_from_json,
-    runs_to_json,
     shipped_runs,
     widened_bar,
 )
-from weft.model import Job, Recipe, resolve_job
-from weft.model import load as load_model
+from weft.model import resolve_job
 
 USUAL = Traits(accelerator="a100", kind="dense")
 
@@ -137,24 +134,11 @@ def test_a_kind_without_runs_takes_the_larger_error_of_all_kinds() -> None:
     assert error_bar(nobody, runs).error == 0.3
 
 
-def test_hybrids_are_a_kind_of_their_own() -> None:
-    cluster, recipe = load("h100-8"), Recipe(global_batch=8, sequence=4096)
-    kinds = {
-        name: Traits.of(Job(model=load_model(name).model, recipe=recipe), cluster).kind
-        for name in ("llama-3.1-8b", "mixtral-8x7b", "nemotron-h-8b", "nemotron-3-nano")
-    }
-    assert list(kinds.values()) == ["dense", "experts", "state-space", "state-space"]
-
-
 def test_without_runs_on_the_accelerator_the_larger_error_counts() -> None:
     found = error_bar(replace(USUAL, accelerator="nobody's"), both(0.05) + both(0.1, kind="experts"))
     assert (found.error, found.runs) == (0.3, FEWEST)
     assert error_bar(replace(USUAL, accelerator="nobody's"), both(0.4)).error == 0.4
     assert "none of them on nobody's" in found.alike
-
-
-def test_nothing_is_known() -> None:
-    assert error_bar(USUAL, []).error is None
 
 
 @given(st.lists(st.tuples(st.floats(-0.9, 3.0), st.sampled_from("abc")), min_size=FEWEST, max_size=60))
@@ -194,11 +178,6 @@ def test_fine_experts_are_not_compared_with_coarse_ones() -> None:
     )
     assert best_published(job, cluster, [coarse, fine]).alike == coarse
     assert best_published(job, cluster, [fine]).alike is None
-
-
-def test_json_and_back() -> None:
-    runs = (known(0.1234), known(-0.5, "two", accelerator="h100", kind="experts"))
-    assert runs_from_json(runs_to_json(runs)) == (runs, None)
 
 
 def test_what_is_shipped() -> None:

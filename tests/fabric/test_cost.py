@@ -303,8 +303,3 @@ def test_a_file_of_prices(tmp_path):
     for bad in (tmp_path, tmp_path / "none.toml"):
         with pytest.raises(BadInput):
             read_prices(bad)
-
-
-def test_unknown_preset_suggests():
-    with pytest.raises(BadInput, match="rail-only-v1"):
-        preset("rail-only-v2")

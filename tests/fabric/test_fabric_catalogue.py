@@ -53,15 +53,6 @@ def test_latencies_are_those_of_the_tiers():
     assert latency("rail-optimized", "h100-1024", 0, 1016) == pytest.approx(tiers[2].latency_s)
 
 
-def test_equal_latencies_of_tiers_leave_none_between_switches():
-    cluster = load("h100-1024")
-    rail, spine = cluster.tiers[1:]
-    cluster = replace(cluster, tiers=(cluster.tiers[0], rail, replace(spine, latency_s=rail.latency_s)))
-    fabric = catalogue.for_cluster("rail-optimized", cluster)
-    far = routes(fabric, np.array([0]), np.array([1016]))
-    assert float(far.latency_s[0]) == pytest.approx(rail.latency_s)
-
-
 def test_oversubscription_of_the_cluster_is_taken():
     cluster = load("h100-1024")
     tiers = (*cluster.tiers[:2], replace(cluster.tiers[2], oversubscription=2.0))
@@ -74,11 +65,6 @@ def test_default_kinds():
     assert catalogue.default_kind(load("gh200-rail-only-1024")) == "rail-only"
     assert catalogue.default_kind(load("h100-1024")) == "rail-optimized"
     assert catalogue.default_kind(load("h100-8")) == "fat-tree"
-
-
-def test_unknown_kinds():
-    with pytest.raises(UnknownName, match="did you mean rail-only"):
-        catalogue.for_cluster("rails-only", load("h100-64"))
 
 
 def test_names_say_oversubscription() -> None:

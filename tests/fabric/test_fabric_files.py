@@ -152,15 +152,3 @@ generator = { kind = "rail-only", cluster = "h100-64", radix = 8 }
     for old, new in (("rail-only", "rail-ony"), ("h100-64", "h100-x"), ("radix = 8", "radix = 7.5")):
         with pytest.raises(BadInput, match="generator"):
             fabric_from_toml(text.replace(old, new))
-
-
-def test_both_a_generator_and_nodes():
-    text = SMALL + 'generator = { kind = "fat-tree", cluster = "h100-64" }\n'
-    with pytest.raises(BadInput, match="generator"):
-        fabric_from_toml(text)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "3", "null", "[" * 100_000, '{"a":1,"a":2}', '{"x": NaN}', "{"])
-def test_json_that_is_no_fabric(text):
-    with pytest.raises(BadInput):
-        fabric_from_json(text)

@@ -10,7 +10,7 @@ import soundness
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput
 from weft.fabric import Fabric, catalogue
 from weft.fabric.build import Builder
 from weft.fabric.dimension import Dimension
@@ -145,11 +145,6 @@ def test_rails_are_joined_by_domains_alone():
     assert sorted(map(tuple, (each for each in rails if each))) == [(0,), (1,), (2,), (3,)]
 
 
-def test_several_rails_share_a_switch():
-    options = {"radix": 16, "bandwidth_Bps": NIC, "scale_up": domain(4)}
-    assert switches(rail.only(32, **options)) == 2
-
-
 def test_planes_share_no_switch():
     fabric = rail.optimized(256, radix=16, bandwidth_Bps=NIC, planes=2, scale_up=domain(8))
     inner = graph(fabric, scale_up=False)
@@ -171,22 +166,6 @@ def test_grids_have_the_distances_of_their_coordinates(dims):
     apart = np.minimum(apart, np.array(dims)[:, None] - apart)
     hops = nx.single_source_shortest_path_length(graph(fabric), 0)
     assert [hops[node] for node in range(fabric.accelerators)] == apart.sum(axis=0).tolist()
-
-
-def test_grids_per_rail():
-    fabric = torus.build((2,) * 4, bandwidth_Bps=NIC, scale_up=domain(2))
-    assert fabric.accelerators == 32
-    outside = graph(fabric, scale_up=False)
-    hops = nx.single_source_shortest_path_length(outside, 1)
-    assert dict(hops) == {1 + 2 * node: node.bit_count() for node in range(16)}
-
-
-@pytest.mark.parametrize("dims", [(64,), (8, 8), (4, 4, 4), (63,), (13, 1, 1)])
-def test_near_cube_keeps_the_product(dims):
-    found = torus.near_cube(int(np.prod(dims)), 3)
-    assert np.prod(found) == np.prod(dims)
-    assert torus.near_cube(512, 3) == (8, 8, 8)
-    assert torus.near_cube(48, 2) == (8, 6)
 
 
 def test_canonical_dragonfly_joins_every_pair_of_groups_once():
@@ -296,8 +275,3 @@ BAD = [
 def test_bad_parameters_are_named(build, message):
     with pytest.raises(BadInput, match=message):
         build()
-
-
-def test_unknown_kind_of_dimension():
-    with pytest.raises(UnknownName, match="did you mean switch"):
-        domain(4, "swich")

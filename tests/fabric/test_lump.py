@@ -51,21 +51,6 @@ def test_sprayed_flows_fare_the_same(kind: str, seed: int, radix: int, broken: b
         assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 
-def test_a_fat_tree_keeps_its_leaves_and_one_switch_above_each_part() -> None:
-    fabric = for_cluster("fat-tree", load("h100-512"), radix=16)
-    few = lumped(fabric).fabric
-    assert [len(fabric.nodes_of(role)) for role in ("leaf", "spine", "core")] == [64, 64, 32]
-    assert [len(few.nodes_of(role)) for role in ("leaf", "spine", "core")] == [64, 8, 1]
-    assert few.names[: fabric.accelerators] == fabric.names[: fabric.accelerators]
-
-
-def test_a_failed_switch_is_told_apart() -> None:
-    fabric = for_cluster("fat-tree", load("h100-512"), radix=16)
-    few = lumped(fabric.failed(nodes=fabric.nodes_of("spine")[:1])).fabric
-    assert 8 < len(few.nodes_of("spine")) < 64
-    assert bool(few.up.all())
-
-
 def test_a_fabric_without_symmetry_stays_as_it_is() -> None:
     fabric = for_cluster("rail-only", load("h100-64"), radix=8)
     assert lumped(fabric).fabric is fabric

@@ -129,16 +129,6 @@ def test_any_wiring_of_the_same_ports_is_mended(design, data):
     assert differences(design, design).findings == ()
 
 
-def test_a_port_of_another_rail():
-    design = network("rails", 32)
-    one = next(cable for cable in design.cables if cable.ends[0] == ("node0", "nic0"))
-    other = next(cable for cable in design.cables if cable.ends[0] == ("node0", "nic2"))
-    assert one.other != other.other
-    found = differences(exchanged(design, one.ends[1], other.ends[1]), design)
-    assert [finding.kind for finding in found.findings] == ["wrong-rail"]
-    assert "exchange the plugs of" in found.findings[0].remedy
-
-
 def test_where_ports_have_no_names_cables_are_named_by_their_ends():
     finding = Finding(
         kind="miscabled", one=("leaf-0", ""), other=("leaf-2", ""), leads_to=("node2", ""), designed_to=("node0", "")

@@ -34,10 +34,6 @@ def test_take_and_replace(rows: list[Layout], data: st.DataObject) -> None:
     assert all((other.column(name) == table.column(name)).all() for name in COLUMNS if name != "x")
 
 
-def test_layout_fields_and_columns_agree() -> None:
-    assert set(COLUMNS) | {"order"} == set(Layout.__dataclass_fields__)
-
-
 columns = st.integers(1, 40).flatmap(
     lambda length: st.lists(
         st.lists(st.sampled_from([0, 1, 2, 3, 300, 70000, 4_000_000]), min_size=length, max_size=length),
@@ -57,13 +53,6 @@ def test_collapse_groups_exactly_the_equal_rows(values: list[list[int]]) -> None
         assert rows[found.first[found.group[i]]] == row
 
 
-@pytest.mark.parametrize("length", [0, 1])
-def test_collapse_of_almost_nothing(length: int) -> None:
-    found = collapse([np.ones(length, dtype=np.int64)])
-    assert len(found.first) <= 1
-    assert len(found.group) == length
-
-
 def test_words_may_be_strings() -> None:
     layout = Layout(schedule="zbv", recompute="full")  # type: ignore[arg-type]
     assert layout.schedule is PipelineSchedule.ZBV
@@ -72,10 +61,3 @@ def test_words_may_be_strings() -> None:
     assert pickle.loads(pickle.dumps(layout)) == layout
     with pytest.raises(UnknownName, match="unknown schedule 'zbw' -- did you mean zbv"):
         Layout(schedule="zbw")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("trait", ["splits_backward", "wraps", "rounds", "blocks"])
-def test_traits_of_rows_are_those_of_their_schedules(trait: str) -> None:
-    rows = [Layout(schedule=one) for one in (*PipelineSchedule, *reversed(PipelineSchedule))]
-    found = LayoutTable.of(rows).scheduled(trait)
-    assert found.tolist() == [getattr(row.schedule, trait) for row in rows]

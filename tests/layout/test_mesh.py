@@ -150,16 +150,6 @@ def test_spread_of_expert_groups_that_straddle_the_pipeline() -> None:
     assert found.members[0][0] <= fewest_in_a_unit(groups(layout, "expert").tolist(), 8)
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_spread_is_a_table_of_single_layouts(axis: str) -> None:
-    layouts = [Layout(x=2, z=4, pipeline=3), Layout(y=3, data=8), Layout(context=4, x=6)]
-    together = spread(LayoutTable.of(layouts), (axis,), (4, 24))
-    for i, layout in enumerate(layouts):
-        alone = spread(LayoutTable.of([layout]), (axis,), (4, 24))
-        assert together.size[i] == alone.size[0]
-        assert [m[i] for m in together.members] == [m[0] for m in alone.members]
-
-
 @given(
     meshes(), st.permutations([*GROUPS, ("shard",), ("replica",), ("copies",), ("token_copies",), ("head_copies",)])
 )

@@ -36,10 +36,6 @@ def test_llama_405b_has_lighter_ends() -> None:
     assert set(counts[1:-1]) == {8}
 
 
-def test_one_short_chunk_is_the_last() -> None:
-    assert split_layers(7, 4) == (2, 2, 2, 1)
-
-
 def compositions(made: Model, pipeline: int, virtual: int, wraps: int) -> list[tuple[float, ...]]:
     """(blocks of each kind, embedding, head, first such stage, repeats) of the one pipeline."""
     table, line = stage_table(made, np.array([pipeline]), np.array([virtual]), np.array([wraps]))
@@ -81,10 +77,6 @@ def test_v_shape_balances_unequal_ends() -> None:
     assert rows[1][:2] == (2, 0)
 
 
-def test_a_single_stage_holds_everything() -> None:
-    assert compositions(model((64, 5)), 1, 1, 0) == [(5, 1, 1, 0, 1)]
-
-
 def test_rows_of_a_table_map_to_their_own_line() -> None:
     pipelines = np.array([1, 2, 4, 2, 1])
     made = model((64, 8))
@@ -92,13 +84,6 @@ def test_rows_of_a_table_map_to_their_own_line() -> None:
     assert (table.repeats.sum(axis=1)[line] == pipelines).all()
     assert line[0] == line[4]
     assert line[1] == line[3]
-
-
-@pytest.mark.parametrize(("layers", "chunks"), [(1, 1), (126, 1), (126, 126), (61, 16)])
-def test_split_of_published_models(layers: int, chunks: int) -> None:
-    counts = split_layers(layers, chunks)
-    assert sum(counts) == layers
-    assert min(counts) >= 1
 
 
 @pytest.mark.parametrize(("chunks", "each"), [(4, 16), (8, 8), (16, 4)])

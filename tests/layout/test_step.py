@@ -404,22 +404,6 @@ def test_groups_are_those_of_the_collectives(step: tuple[Model, Layout, int, Ste
 # Properties ---------------------------------------------------------------------------------------
 
 
-def test_precision_sets_the_widths() -> None:
-    """Activations and gathered weights are as wide as computed with, gradients have their own width,
-    statistics are fp32."""
-    layout = Layout(x=2, y=2, z=2)
-    for precision, width in (("bf16", 2), ("fp32", 4)):
-        recipe = replace(RECIPE, precision=precision, gradient_bytes=2)
-        found = step_collectives(LLAMA, recipe, layout)
-        widths = {(issue.kind, issue.axes): set[int]() for issue in found}
-        for issue in found:
-            widths[issue.kind, issue.axes].add(issue.element_bytes)
-        assert widths["all-gather", ("z",)] == {width}
-        assert widths["reduce-scatter", ("z",)] == {2}
-        assert widths["all-reduce", ("x",)] == {width}
-        assert widths["all-reduce", ("y",)] == {width, 4}
-
-
 @given(st.integers(1, 10**10), st.sampled_from([1, 2, 3, 64, 100]), st.sampled_from([0, 1]))
 def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, zero: int) -> None:
     found = buckets(elements, data, zero)
@@ -730,11 +714,3 @@ def test_every_rank_needs_a_key_value_head() -> None:
 def test_what_does_not_divide_is_refused(layout: Layout, stage: int, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         step_collectives(LLAMA, RECIPE, layout, stage=stage)
-
-
-def test_weights_that_do_not_divide_over_z_are_padded() -> None:
-    """4,608 weights of queries, keys and values, as FSDP2 pads them."""
-    found = step_collectives(LLAMA, replace(RECIPE, global_batch=30), Layout(z=5))
-    gathered = {issue.elements for issue in found if issue.kind == "all-gather" and issue.axes == ("z",)}
-    assert 4610 in gathered
-    assert all(elements % 5 == 0 for elements in gathered)

@@ -253,17 +253,6 @@ def test_one_kind_of_failure_is_dalys_model(interval_s, checkpoint_s, restart_s,
     assert found.goodput == pytest.approx(daly(interval_s, checkpoint_s, restart_s, mtbf_s), rel=1e-9)
 
 
-@given(st.lists(st.tuples(st.floats(1e-6, 1e-4), st.booleans()), min_size=1, max_size=5), st.floats(0.0, 900.0))
-def test_kinds_that_are_alike_are_one_kind(kinds, restart_s):
-    stops = tuple(Stop(name=str(i), rate=rate, restart_s=restart_s) for i, (rate, _) in enumerate(kinds))
-    one = Stop(name="all", rate=sum(rate for rate, _ in kinds), restart_s=restart_s)
-    saving = Saving(interval_s=900.0, stall_s=10.0)
-    apart, together = outcome(Process(stops=stops), saving), outcome(Process(stops=(one,)), saving)
-    assert apart.goodput == pytest.approx(together.goodput, rel=1e-9)
-    costs = [cost.share / stop.rate for cost, stop in zip(apart.classes, stops, strict=True)]
-    assert max(costs) == pytest.approx(min(costs), rel=1e-9)
-
-
 def test_two_levels_by_a_chain_of_states():
     """Expected time to pass four segments when mild stops repeat one and severe ones all: a linear system, with a
     state for every number of segments passed and one for a restart after each."""
@@ -373,12 +362,6 @@ def test_a_monte_carlo_agrees(seed, stops):
     found = outcome(process, saving)
     work_s = found.goodput / found.stops * stops
     assert work_s / play(process, saving, work_s, seed=seed) == pytest.approx(found.goodput, rel=0.005)
-
-
-def test_without_stops_nothing_is_lost_but_stalls():
-    saving = Saving(interval_s=90.0, stall_s=10.0)
-    assert outcome(Process(), saving).goodput == pytest.approx(0.9)
-    assert play(Process(), saving, 900.0, seed=0) == pytest.approx(1000.0)
 
 
 def test_failures_too_fast():

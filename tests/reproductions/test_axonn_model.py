@@ -95,21 +95,10 @@ def test_bandwidth_across_nodes_never_grows_with_the_inner_axes(
     assert np.all(np.diff(machine.bandwidth_Bps(inners, sizes)[across]) <= 0)
 
 
-def test_one_accelerator_is_silent() -> None:
-    shape = axonn.SHAPES["5B"]
-    assert axonn.communication_time(shape, axonn.PERLMUTTER, one(1, 1, 1, 1), batch=8).item() == 0
-
-
 def total_bytes(layout: axonn.Layouts, counts: axonn.CollectiveCounts | None = None) -> axonn.Values:
     parts = [axonn.ring_bytes(layer, layout, 4096, counts=counts) for layer in axonn.block(1024)]
     total: axonn.Values = np.sum(parts, axis=0)[0]
     return total
-
-
-def test_z_alone_is_fully_sharded_data_parallelism() -> None:
-    weights = 12 * 1024**2
-    expected = 3 * 7 / 8 * weights * 2
-    assert total_bytes(one(1, 1, 8, 1)) == pytest.approx([0, 0, expected, 0])
 
 
 def test_x_alone_is_megatron_tensor_parallelism() -> None:
@@ -117,10 +106,6 @@ def test_x_alone_is_megatron_tensor_parallelism() -> None:
     expected = all_reduces * 2 * 7 / 8 * 4096 * 1024 * 2
     found = total_bytes(one(8, 1, 1, 1), axonn.CollectiveCounts(gather=1, forward=1))
     assert found == pytest.approx([expected, 0, 0, 0])
-
-
-def test_data_alone_reduces_gradients_in_32_bits() -> None:
-    assert total_bytes(one(1, 1, 1, 4)) == pytest.approx([0, 0, 0, 2 * 3 / 4 * 12 * 1024**2 * 4])
 
 
 def test_candidates_multiply_out_and_divide_the_batch() -> None:

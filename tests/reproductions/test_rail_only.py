@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
 from weft.collectives.messages import Steps, expand
-from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import routes
 from weft.fabric.spec import Fabric
@@ -99,21 +98,6 @@ def test_optimum_is_a_stationary_minimum(count: int, tokens: float) -> None:
     assume(2 < best < count / 2)
     sizes = best * np.array([0.9, 0.99, 1.0, 1.01, 1.1])
     assert ro.iteration_time(work, at(count, count), sizes).argmin() == 2
-
-
-def test_arrays_give_what_scalars_give() -> None:
-    domains = np.array([32.0, 64.0, 256.0])
-    network = ro.RailNetwork(accelerators=16384, domain=domains)
-    together = ro.iteration_time(ro.GPT3, network, 4)
-    single = [float(ro.iteration_time(ro.GPT3, at(int(k), 16384), 4)) for k in domains]
-    np.testing.assert_allclose(together, single)
-    assert np.all(np.diff(together) < 0)
-
-
-@pytest.mark.parametrize(("domain", "group"), [(8, 16), (65536, 8), (8, 0), (8, float("nan"))])
-def test_groups_that_do_not_nest(domain: int, group: float) -> None:
-    with pytest.raises(BadInput, match="rail-only model"):
-        ro.iteration_time(ro.GPT3, at(domain), group)
 
 
 @pytest.mark.slow_but(1)

@@ -54,15 +54,6 @@ def test_a_repair_is_never_worse_and_says_what_moves(seed, kit):
             assert (row["new_path"], row["new_links"]) != (row["path"], row["links"])
 
 
-def test_optimal_routes_stay():
-    fabric = two_layers(4, 4, 4)
-    traffic = job_traffic(np.arange(8), np.arange(8, 16), np.ones(8))
-    found = audit(fabric, traffic, route(fabric, traffic))
-    assert found.repaired.alpha == 1
-    assert len(found.moved(found.repaired)) == 0
-    assert found.to_dicts() == []
-
-
 def test_a_detour_is_put_right():
     """A path over two spines is none that a router takes: its flow moves though nothing collides."""
     fabric = two_layers(3, 2, 1)

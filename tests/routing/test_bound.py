@@ -110,31 +110,6 @@ def test_too_large_a_program_is_not_solved(kit):
     assert paths_of(asked, most=3) is None
 
 
-@pytest.mark.slow
-def test_a_plan_says_what_proves_its_bound(kit):
-    for seed in range(16):
-        fabric, traffic = kit.random_case(seed, 25, equal=False)
-        cuts = closed_bound(routing_problem(fabric, traffic))
-        found = plan(fabric, traffic, router="repair", bound="lp")
-        assert found.bound_by == ("lp" if found.alpha_bound > cuts * (1 + 1e-8) else "cuts")
-        assert plan(fabric, traffic, router="repair", bound="cuts").alpha_bound == pytest.approx(cuts)
-        auto = plan(fabric, traffic, router="repair")
-        assert auto.alpha_bound == pytest.approx(found.alpha_bound) or auto.gap == 0
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_flows_alike_are_one_commodity(seed, kit):
-    fabric, traffic = kit.random_case(seed, 20)
-    asked = routing_problem(fabric, traffic)
-    together = paths_of(asked)
-    assert together is not None
-    assert together.count.sum() == len(traffic)
-    for flow in range(len(traffic)):
-        mine = together.owner == together.commodity[flow]
-        assert mine.sum() == len(kit.listed(asked, flow))
-        assert together.demand_Bps[together.commodity[flow]] == pytest.approx(asked.demand_Bps[flow])
-
-
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 200))])
 def test_no_router_goes_below_a_bound_on_parallel_cables(seed, kit):
     """Any router's congestion, counted by plain loops, against every bound on that of whole or split flows."""

@@ -58,15 +58,6 @@ def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit)
         assert choice.congestion >= low * (1 - 1e-9)
 
 
-def test_a_place_already_taken_is_kept(kit):
-    fabric, traffic = kit.random_case(3, 20)
-    asked = routing_problem(fabric, traffic)
-    choice = PathChoice(asked, *paper_ecmp(asked))
-    before = choice.up.copy(), choice.down.copy()
-    choice.place(ordered(asked), smooth=True)
-    assert np.array_equal(before, (choice.up, choice.down))
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_each_flow_gets_the_path_with_the_least_highest_load(seed, kit):
     fabric, traffic = kit.random_case(seed, 20, equal=False)

@@ -8,9 +8,8 @@ from weft.fabric.families import clos
 from weft.routing import _kernels
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, _graph, route_greedy
+from weft.routing.routers import ROUTERS, _graph
 from weft.routing.traffic import job_traffic
-from weft.routing.ways import climbs
 
 LEAVES, RADIX = 96, 128
 
@@ -48,45 +47,6 @@ def test_ten_thousand_multigraphs_need_no_more_colours_than_their_busiest_vertex
             assert len(set(zip(ends.tolist(), graph.colour.tolist(), strict=True))) == len(left)
             links = np.bincount(ends * parts + graph.colour % parts)
             assert links.max() <= -(-delta(left, right) // parts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spines", [1, 2, 3, 4, 5, 6])
-def test_ten_thousand_multigraphs_placed_greedily_stay_within_twice_their_bound(spines):
-    """Leaves of one network in groups, a multigraph on each: greedy's loads in a group depend on it alone."""
-    ratio = RADIX / spines - 1
-    ports = RADIX - spines
-    fabric = clos.build(
-        LEAVES * ports, radix=RADIX, bandwidth_Bps=1e9, tiers=2, oversubscription=ratio, nic_latency_s=0.0
-    )
-    assert len(fabric.nodes_of("spine")) == spines
-    table = climbs(fabric)
-    draw, cases = np.random.default_rng(spines), 0
-    while cases < 1_700:
-        size = int(draw.integers(2, 9))
-        graphs = [multigraph(draw, size) for _ in range(LEAVES // size)]
-        left, right = (np.concatenate([g[side] + size * i for i, g in enumerate(graphs)]) for side in (0, 1))
-        count = len(left)
-        traffic = job_traffic(
-            left * ports + np.arange(count) % ports,
-            right * ports + np.arange(count) % ports,
-            np.ones(count),
-            collective=np.arange(count),
-            queue_pair=np.arange(count),
-        )
-        asked = routing_problem(fabric, traffic, table=table)
-        ways = route_greedy(asked, 0).ways
-        assert ways is not None
-        links = np.concatenate([asked.ways.up[ways[0], 0], asked.ways.down[ways[1], -1]])
-        group = np.concatenate([left, right]) // size
-        loads = np.bincount(links, minlength=fabric.links)
-        for number, graph in enumerate(graphs):
-            if not len(graph[0]):
-                continue
-            cases += 1
-            most = int(delta(*graph))
-            alpha = loads[links[group == number]].max()
-            assert -(-most // spines) <= alpha <= 2 * (most - 1) // spines + 1 <= 2 * -(-most // spines)
 
 
 def flows_between_leaves(draw, fabric, ports, count):

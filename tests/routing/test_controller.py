@@ -403,13 +403,6 @@ def test_a_router_that_refuses_changes_nothing(router: str, message: str) -> Non
     assert state(controller) == before
 
 
-def test_ticks_before_the_next_plan_keep_everything() -> None:
-    controller = Controller(SMALL, replan_s=1e9)
-    flows = [(host, (host + 9) % 18, 1e9) for host in range(18)]
-    controller.apply(arrival("a", flows))
-    assert {controller.apply(Event(time_s=time, kind="tick")).how for time in (1.0, 100.0, 1e8)} == {"kept"}
-
-
 def measured(controller: Controller, *jobs: JobTraffic) -> Decision:
     return controller.apply(Event(time_s=controller.now_s + 60, kind="measured", traffic=merged(jobs)))
 

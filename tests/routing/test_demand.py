@@ -14,7 +14,6 @@ from weft.routing.demand import FlowRecords, recognised
 from weft.routing.plan import plan
 from weft.routing.problem import demands
 from weft.routing.traffic import JobTraffic, generate
-from weft.simulation.flows.engine import run
 
 PAPER = (("BLOOM", 4), ("GPT_3", 8), ("LLaMA2_70B", 2), ("BLOOM", 2))
 PLANNED = (
@@ -119,49 +118,6 @@ def test_planned_jobs_with_pipelines_and_experts_are_recognised(seed, seconds):
     assert_recognised(traffic, fabric, found)
     kinds = [set(job.collectives) for job in found.jobs]
     assert kinds == [{"ring of 8"}, {"ring of 4", "ring of 2"}, {"ring of 2", "pipeline of 4"}, {"ring of 8"}]
-
-
-def test_flows_of_the_simulator_under_collisions(paper_network):
-    """Hashed routes: jobs slow each other down, and the period is that of the simulated iterations."""
-    traffic = generate(paper_network, [("BLOOM", 4), ("BLOOM", 2)], seed=3)
-    routes = plan(paper_network, traffic, router="ecmp", bound="cuts").routes
-    epochs = 6
-    phases = traffic.epochs(epochs)
-    flow = np.lexsort((np.arange(len(phases)), phases.phase))
-    assert len(flow) == len(phases)
-    which = np.array([_flow_at(traffic, s, t) for s, t in zip(phases.source, phases.target, strict=True)])
-    count = np.diff(routes.indptr)[which]
-    links = np.concatenate([routes.links[routes.indptr[f] : routes.indptr[f + 1]] for f in which])
-    path = type(routes)(
-        indptr=np.concatenate([[0], np.cumsum(count)]),
-        links=links,
-        usage=np.ones(len(links)),
-        latency_s=np.zeros(len(which)),
-    )
-    result = run(paper_network.capacity_Bps, phases, path)
-    found = recognised(
-        records(phases.source, phases.target, phases.bytes, result.begin_s, result.completion_s), paper_network
-    )
-    assert len(found.jobs) == 2
-    label = np.array(phases.phases.label)
-    for job in found.jobs:
-        number = 0 if len(job.accelerators) == 192 else 1
-        ends = np.sort(result.phase_end_s[(label == 1) & (phases.phases.job == number)])
-        assert job.period_s == pytest.approx(np.median(np.diff(ends)), rel=0.01)
-
-
-@cache
-def _pairs(key: int) -> dict[tuple[int, int], int]:
-    traffic = _traffics[key]
-    return {pair: flow for flow, pair in enumerate(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True))}
-
-
-_traffics: dict[int, JobTraffic] = {}
-
-
-def _flow_at(traffic: JobTraffic, source: int, target: int) -> int:
-    _traffics[id(traffic)] = traffic
-    return _pairs(id(traffic))[int(source), int(target)]
 
 
 def ring(size: int, period: float, *, first: int = 0, count: int = 20, begin: float = 0.0) -> list[tuple]:

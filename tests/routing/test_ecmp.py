@@ -32,13 +32,6 @@ def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
     assert np.mean(loads) == pytest.approx(np.mean(drawn), abs=0.12)
 
 
-def test_the_keys_of_a_pair_differ_and_do_not_depend_on_other_flows():
-    ends = np.array([0, 1, 0, 0, 1]), np.array([2, 2, 2, 3, 2])
-    traffic = job_traffic(*ends, np.ones(5), queue_pair=np.array([0, 0, 1, 0, 1]))
-    assert routers._key(traffic).tolist() == [0, 0, 1, 0, 1]
-    assert routers._key(job_traffic(ends[0][:0], ends[1][:0], np.zeros(0))).tolist() == []
-
-
 def test_queue_pairs_of_a_pair_spread_over_paths(kit):
     fabric = kit.ALL["two tiers"]
     pair = job_traffic(np.array([0]), np.array([31]), np.ones(1)).split(64)

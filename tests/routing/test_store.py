@@ -62,10 +62,6 @@ def uninterrupted() -> list[Decision]:
     return [replace(controller.apply(event), solve_s=0.0) for event in story()]
 
 
-def test_something_happens_in_the_story(uninterrupted: list[Decision]) -> None:
-    assert sum(decision.moved for decision in uninterrupted) > 0
-
-
 @pytest.mark.slow_but(4)
 @pytest.mark.parametrize("stop", range(len(story()) + 1))
 def test_after_any_prefix_it_goes_on_the_same(tmp_path: Path, uninterrupted: list[Decision], stop: int) -> None:
@@ -191,9 +187,3 @@ def test_broken_values_are_named(tmp_path: Path, change: str) -> None:
         base.commit()
     with pytest.raises(BadInput, match=r"is damaged: .* -- restore a copy of the folder, or give an empty one"):
         reload(tmp_path)
-
-
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be used"):
-        Store(tmp_path / "file", Controller(FABRIC))

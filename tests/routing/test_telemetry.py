@@ -143,23 +143,6 @@ def test_flows_leave_a_link_that_others_use() -> None:
     assert crossing(controller, ends) == 0
 
 
-def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
-    asked = []
-    routed = Controller._routed
-
-    def noted(self, now_s, *, fresh, **least):
-        asked.append(fresh)
-        return routed(self, now_s, fresh=fresh, **least)
-
-    monkeypatch.setattr(Controller, "_routed", noted)
-    controller = Controller(FABRIC)
-    controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=flows()))
-    told(controller, 1, LinkSample(ends=UP, load=0.01))
-    told(controller, 2, LinkSample(ends=UP, loss=0.01))
-    told(controller, 3, LinkSample(ends=UP, loss=0.01))
-    assert asked == [True, False, True, False]
-
-
 def test_installed_routes_are_where_it_begins() -> None:
     traffic = flows()
     before = route(FABRIC, traffic, router="ecmp", seed=1)

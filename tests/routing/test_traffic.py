@@ -80,14 +80,6 @@ def test_collectives_of_a_job_wait_for_each_other_and_jobs_do_not():
     assert found.link_bytes.sum() == pytest.approx(2 * flows.bytes.sum())
 
 
-def test_jobs_in_any_order_of_collectives_simulate_alike():
-    parts = [ring([0, 1, 2], 2e9, pause=0.1, name="a"), ring([3, 4], 1e9, pause=0.3, name="b")]
-    one, other = merged(parts), merged(parts[::-1])
-    back = other.only([1, 0])
-    assert back.jobs == one.jobs
-    assert simulated(one, 2)[1].makespan_s == pytest.approx(simulated(back, 2)[1].makespan_s)
-
-
 @given(seed=st.integers(0, 200), parts=st.integers(1, 9))
 def test_a_split_keeps_bytes_and_demand(seed, parts, kit):
     fabric, traffic = kit.random_case(seed, 8, equal=False, fabric=kit.ALL["two tiers"])
@@ -100,11 +92,6 @@ def test_a_split_keeps_bytes_and_demand(seed, parts, kit):
     assert np.bincount(flow, demands(fabric, split)) == pytest.approx(demands(fabric, traffic))
     key = np.stack([split.collective, split.source, split.target, split.queue_pair])
     assert np.unique(key, axis=1).shape == key.shape
-
-
-def test_splitting_into_nothing_is_refused():
-    with pytest.raises(BadInput, match="split in 0"):
-        ring([0, 1], 1.0).split(0)
 
 
 @given(seed=st.integers(0, 500))

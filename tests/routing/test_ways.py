@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.errors import BadInput, Unsupported
+from weft.errors import Unsupported
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.routing import ways
@@ -40,26 +40,6 @@ def test_the_ways_on_any_clos_are_its_shortest_paths_up_and_down(seed, kit):
         assert set(found) <= set(Paths(fabric).every(*ends))
 
 
-def test_links_that_are_no_choice_stand_apart(kit):
-    fabric = kit.ALL["two tiers"]
-    traffic = some_flows(fabric)
-    asked = routing_problem(fabric, traffic)
-    assert np.array_equal(fabric.source[asked.ways.first], traffic.source)
-    assert np.array_equal(fabric.target[asked.ways.last], traffic.target)
-    both = kit.ALL["two planes"]
-    assert np.all(routing_problem(both, some_flows(both)).ways.first == -1)
-
-
-def test_levels_count_from_the_hosts_and_links_know_their_reverse(kit):
-    fabric = kit.ALL["three tiers, a link down"]
-    table = ways.climbs(fabric)
-    for level, role in enumerate(("accelerator", "leaf", "spine", "core")):
-        assert np.all(table.level[fabric.nodes_of(role)] == level)
-    assert np.array_equal(fabric.source[table.reverse], fabric.target)
-    assert np.array_equal(table.reverse[table.reverse], np.arange(fabric.links))
-    assert np.array_equal(table.usable, fabric.up)
-
-
 def test_a_link_that_is_down_in_one_direction_is_not_used(kit):
     whole = kit.ALL["two tiers"]
     spine = int(whole.nodes_of("spine")[0])
@@ -70,10 +50,6 @@ def test_a_link_that_is_down_in_one_direction_is_not_used(kit):
     touched = {int(node) for path in found for node in fabric.target[list(path)]}
     assert spine not in touched
     assert len(found) == 2 * (len(whole.nodes_of("spine")) - 1)
-
-
-def test_a_torus_has_no_tops(kit):
-    assert not ways.climbs(kit.ALL["torus"]).sound
 
 
 def test_routes_are_the_chosen_ways_with_their_latency(kit):
@@ -90,16 +66,6 @@ def test_routes_are_the_chosen_ways_with_their_latency(kit):
     for flow, links in enumerate(kit.links_of(routes)):
         assert tuple(links) == kit.listed(asked, flow)[0]
         assert routes.latency_s[flow] == pytest.approx(fabric.latency_s[links].sum())
-
-
-def test_a_fabric_cut_in_two_names_the_pair(kit):
-    whole = kit.ALL["two tiers"]
-    cut = whole.failed(nodes=whole.nodes_of("spine"))
-    inside = job_traffic(np.array([0]), np.array([1]), np.ones(1))
-    assert len(kit.listed(routing_problem(cut, inside), 0)) == 1
-    across = job_traffic(np.array([0, 0]), np.array([1, 31]), np.ones(2))
-    with pytest.raises(BadInput, match=f"no path.*{whole.names[0]} -> {whole.names[31]}"):
-        routing_problem(cut, across)
 
 
 def test_too_many_ways_are_refused(kit, monkeypatch):

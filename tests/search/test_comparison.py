@@ -12,8 +12,7 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.model import resolve_job
 from weft.search.comparison import Comparison, ExplainedLayout, causes
-from weft.views.comparison import comparison_verdict, comparison_view
-from weft.views.terminal import Screen, print_blocks
+from weft.views.comparison import comparison_verdict
 
 LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")
 PAIRS = [(one, LAYOUTS[(at + step) % len(LAYOUTS)]) for step in (1, 3) for at, one in enumerate(LAYOUTS)]
@@ -40,14 +39,6 @@ def test_parts_add_up_and_have_reasons(pair: tuple[str, str]):
             assert part.why, part.part
 
 
-def test_batches_are_sides():
-    found = weft.compare("llama-3.1-8b", "h100-64", layout="tp=2,sp", batch=(128, 512))
-    assert [side.label for side in found.sides] == ["batch 128", "batch 512"]
-    for side, batch in zip(found.sides, (128, 512), strict=True):
-        alone = weft.estimate("llama-3.1-8b", "h100-64", "tp=2,sp", batch=batch)
-        assert side.iteration_s == alone.iteration_s
-
-
 def test_plan_and_comparison_state_one_error_of_a_difference():
     plan = weft.plan("llama-3.1-8b", "h100-64", top=3, order="time")
     (difference,) = weft.compare(
@@ -55,14 +46,6 @@ def test_plan_and_comparison_state_one_error_of_a_difference():
     ).differences
     assert difference.error == pytest.approx(plan.ranked[1].layout_error)
     assert difference.tied == plan.ranked[1].tied
-
-
-def test_a_side_against_itself_differs_in_nothing():
-    (difference,) = held("tp=2,sp", "tp=2,sp").differences
-    assert difference.ratio == 1.0
-    assert (difference.error, difference.tied) == (0.0, True)
-    assert not any(part.difference or part.why for part in (*difference.time, *difference.memory))
-    assert difference.break_even_usd_per_hour is None
 
 
 @pytest.mark.slow
@@ -126,23 +109,6 @@ def test_simulated_sides_say_what_the_network_adds():
     alone = weft.simulate("llama-3.1-8b", "h100-64", "tp=2,pp=2", fabric="fat-tree")
     assert found.sides[1].simulated_s == alone.iteration_s  # type: ignore[union-attr]
     assert found.differences[0].error is None
-
-
-def test_layouts_as_estimates_print_them_have_all_columns(capsys):
-    layouts = (
-        "tp=2,dp=32,mbs=1,zero=1,recompute=none,sp",
-        "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,sp",
-    )
-    found = weft.compare("llama-3.1-8b", "h100-64", layout=(*layouts, "tp=8"))
-    assert [side.label for side in found.sides] == [*layouts, "tp=8"]
-    print_blocks(comparison_view(found), Screen(width=110))
-    text = capsys.readouterr().out
-    assert text.startswith("A, the fastest of 3, ")
-    for letter, side in zip("ABC", found.sides, strict=True):
-        rows = [line for line in text.splitlines() if line.startswith(f"  {letter} ")]
-        assert f"{side.estimate.mfu:.1%}" in rows[0]
-        assert f"{letter}: llama-3.1-8b on h100-64, {side.label.split(',schedule')[0]}" in text
-    assert "Hidden columns" not in text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -109,16 +108,6 @@ def test_networks_have_different_blast_radius():
     assert rails["optics"].speed < 1
     assert rails["optics"].reduced > 0
     assert found["rail-only"].goodput > found["fat-tree"].goodput
-
-
-def test_documents():
-    found = small(policy="shrink,peer,async")
-    document = json.loads(found.to_json())
-    assert document["schema"] == "weft.goodput/1"
-    assert document["goodput"] == found.goodput
-    assert sum(document["shares"].values()) == pytest.approx(1.0)
-    assert [row["name"] for row in document["classes"]] == [row["name"] for row in found.to_dicts()]
-    assert repr(found).startswith("Goodput ")
 
 
 def test_a_plan_takes_a_failure_file():

@@ -327,15 +327,3 @@ def test_hopeless_layouts_are_counted_but_not_timed() -> None:
     found = plan(case.job, cluster("large-8-tight"), space=case.space, top=1)
     unfit = {count.code: count.layouts for count in found.rejected}["does-not-fit"]
     assert found.feasible < found.evaluated < found.feasible + unfit
-
-
-@pytest.mark.slow
-def test_cases_exercise_what_they_mean_to() -> None:
-    """Some layouts do not fit; the wide and expert spaces turn their own knobs."""
-    for name in ("gpt-8", "gqa-4-with-y", "moe-4"):
-        capacity = cluster(name).accelerator.memory_bytes
-        assert 0 < len(feasible(name)) < len({(s, u) for _, s, u in sound(name)})
-        assert any(used > capacity for _, _, used in sound(name))
-    assert {layout.expert for layout, _, _ in sound("moe-4")} == {1, 2, 4}
-    assert {layout.schedule for layout, _, _ in sound("gpt-4-wide")} == {"1f1b", "interleaved", "zb1p", "zbv"}
-    assert {layout.y for layout, _, _ in sound("gqa-4-with-y")} == {1, 2, 4}

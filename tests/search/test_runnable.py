@@ -50,11 +50,6 @@ def test_cuts_of_experts_are_planned_as_they_are_trained():
         check_trainable(job, one.layout)
 
 
-def test_heads_bound_x():
-    job = resolve_job("tiny-llama")
-    assert runnable(SPACES["standard"], job.model).fixed["x"] == (1, 2, 4)
-
-
 def test_what_is_pinned_stays_so():
     model = resolve_job("tiny-llama").model
     space = SPACES["4d"].constrained({"x": 2, "schedule": "1f1b"}, {"pipeline": 2})

@@ -18,7 +18,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.search.enumeration import FOUR_D, STANDARD, WIDE, Batch, Enumeration, Space
+from weft.search.enumeration import STANDARD, Batch, Enumeration, Space
 from weft.search.ranking import Plan, fitting_layout, plan, single_changes
 
 JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
@@ -29,11 +29,6 @@ def everything(enumeration: Enumeration, rows: int = 10**9) -> Iterator[Batch]:
     """All batches of all frames, in parts and batches of a size."""
     for part in enumeration.parts(frames=rows):
         yield from part.batches(np.arange(len(part.frames)), rows)
-
-
-def length(job: Job, count: int, space: Space) -> int:
-    """Layouts of a space."""
-    return sum(len(part) for part in Enumeration(job, count, space).parts())
 
 
 def columns(job: Job, count: int, space: Space, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -55,20 +50,6 @@ def test_batches_are_pieces_of_one_list(job: Job, rows: int) -> None:
         assert np.array_equal(whole[name], pieces[name]), name
     assert np.array_equal(whole_mesh, mesh)
     assert np.array_equal(whole_rejected, rejected)
-
-
-def test_rows_of_a_mesh_are_contiguous() -> None:
-    found, mesh, _ = columns(JOB, 16, STANDARD, 10**9)
-    assert len(set(mesh.tolist())) == 1 + np.count_nonzero(np.diff(mesh))
-    keys = np.stack([found[name] for name in ("x", "y", "z", "data", "pipeline", "context")])
-    for number in np.unique(mesh):
-        assert (np.ptp(keys[:, mesh == number], axis=1) == 0).all()
-
-
-@pytest.mark.parametrize("space", [STANDARD, FOUR_D, WIDE], ids=lambda space: space.name)
-def test_length_counts_the_rows_walked(space: Space) -> None:
-    batches = everything(Enumeration(JOB, 8, space))
-    assert length(JOB, 8, space) == sum(len(b.table) + int(b.rejected.sum()) for b in batches)
 
 
 def search(job: Job = JOB, cluster: str = "h100-16", **options: object) -> Plan:
@@ -151,13 +132,6 @@ def test_margin_shrinks_the_memory() -> None:
     assert all(one.memory_bytes <= 0.3 * capacity for one in tight.layouts)
 
 
-def test_progress_reaches_the_end() -> None:
-    seen: list[tuple[int, int]] = []
-    search(progress=lambda done, total: seen.append((done, total)))
-    assert seen == sorted(seen)
-    assert seen[-1][0] == seen[-1][1]
-
-
 def test_nothing_fits_and_the_advice_says_what_would() -> None:
     """A 70B model on 8 accelerators: no layout fits without offload."""
     job = Job(model=load_model("llama-3-70b").model, recipe=Recipe(global_batch=8, sequence=4096))
@@ -227,11 +201,3 @@ def test_advice_finds_the_switch_that_was_forbidden() -> None:
     check_advice(found, cluster)
     assert found.advice is not None
     assert found.advice.change.startswith("zero = ")
-
-
-def test_single_changes_are_single() -> None:
-    layout = Layout(micro_batch=4, zero=0, recompute="full", recompute_layers=2)
-    for text, changed in single_changes(layout):
-        names = [name for name in COLUMNS if getattr(layout, name) != getattr(changed, name)]
-        assert set(names) - {"recompute_layers"} == {text.split(" = ")[0]}
-    assert single_changes(replace(layout, micro_batch=1))

@@ -117,12 +117,6 @@ def test_weights_travel_a_layer_ahead():
     assert workload.tasks[second].waits == workload.tasks[computation].waits
 
 
-@pytest.mark.slow
-def test_it_says_what_it_assumes():
-    assert len(job_workload(*made("tensor")).assumptions) == 1
-    assert "slowest pipeline stage" in job_workload(*made("pipeline")).assumptions[1]
-
-
 def test_one_rank_has_nobody_to_talk_to():
     job = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=2, sequence=1024))
     cluster = resolve("h100-1")

@@ -51,12 +51,6 @@ def test_without_communication_an_iteration_is_its_computation(policy):
     assert found.busy_s == pytest.approx([0.0, 0.0])
 
 
-def test_computations_run_one_at_a_time_in_program_order():
-    found = run([compute(1.0), compute(2.0), compute(4.0, 0)], [switch(4)])
-    assert found.begin_s == pytest.approx([0.0, 1.0, 3.0])
-    assert found.end_s == pytest.approx([1.0, 3.0, 7.0])
-
-
 REDUCE_S = 2 * 3 / 4 * 1e9 / 100e9
 """1 GB over a switch of 4 at 100 GB/s, without latency."""
 
@@ -74,17 +68,6 @@ def test_a_collective_hides_behind_computation(policy, beside_s):
 def test_a_blocking_collective_adds_its_time(policy):
     tasks = [compute(0.01), reduce(1e9, 0), compute(0.02, 1), reduce(2e9, 2), compute(0.03, 3)]
     assert time(tasks, [switch(4)], policy) == pytest.approx(0.06 + 3 * REDUCE_S)
-
-
-def test_latency_of_one_chunk():
-    """A ring of 4: 3 steps out and 3 back."""
-    found = time([reduce(1e9)], [ring(4, latency_s=1e-3)], chunks=1, active=1)
-    assert found == pytest.approx(6e-3 + REDUCE_S)
-
-
-def test_one_chunk_takes_one_dimension_after_the_other():
-    inner, outer = 2 * 3 / 4 * 1e9 / 100e9, 2 * 1 / 2 * 0.25e9 / 50e9
-    assert time([reduce(1e9)], [switch(4), switch(2, 50e9)], chunks=1) == pytest.approx(inner + outer)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -134,28 +117,6 @@ def test_a_group_across_dimensions():
     assert by_factors == time([reduce(1e9)], [switch(4), switch(4, 50e9)])
 
 
-@pytest.mark.parametrize("ranks", [(3, 4), (2, 3, 4, 5)])
-def test_neighbours_across_an_edge_are_not_inside_a_dimension(ranks):
-    """On 4 x 4 these ranks differ in both dimensions: refused, or slower than inside the first."""
-    dimensions = [switch(4), switch(4, 1e9)]
-    count = len(ranks)
-    try:
-        found = time([reduce(1e9, ranks=ranks)], dimensions)
-    except Unsupported:
-        return
-    assert found > 2 * (count - 1) / count * 1e9 / 100e9 * 1.01
-
-
-def test_ranks_that_are_not_there():
-    with pytest.raises(WeftError):
-        time([reduce(1e9, ranks=(100, 101))], [switch(4), switch(4)])
-
-
-def test_ranks_give_way_to_dimensions():
-    alone = time([reduce(1e9, dimensions=(0,))], [switch(4), ring(4)])
-    assert time([reduce(1e9, dimensions=(0,), ranks=(0, 5))], [switch(4), ring(4)]) == alone
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
     "task",
@@ -172,13 +133,6 @@ def test_ranks_give_way_to_dimensions():
 def test_what_takes_no_time(policy, task):
     found = run([compute(0.5), *[task] * 2, compute(0.25, 1, 2)], [switch(4), ring(1)], policy)
     assert found.iteration_s == pytest.approx(0.75)
-
-
-def test_a_message_takes_the_outermost_dimension_of_its_group():
-    dimensions = [switch(4, 100e9, 1e-3), switch(4, 50e9, 3e-3)]
-    assert time([reduce(1e9, kind="send")], dimensions) == pytest.approx(1e9 / 50e9 + 3e-3)
-    inside = reduce(1e9, kind="send", ranks=(0, 1))
-    assert time([inside], dimensions) == pytest.approx(1e9 / 100e9 + 1e-3)
 
 
 @pytest.mark.parametrize("ranks", [(0, 5), (0, 15), (3, 4), (0, 2), (1, 9)])
@@ -204,14 +158,6 @@ def test_the_ideal_of_one_collective_is_the_ideal(kind):
     dimensions = [switch(4), ring(4, 30e9)]
     found = time([reduce(1e9, kind=kind)], dimensions, "ideal")
     assert found == pytest.approx(ideal_s(request(kind, 1e9, dimensions)))
-
-
-def test_algorithms_are_heard():
-    one = [switch(16, latency_s=1e-3)]
-    direct = time([reduce(16.0)], one, chunks=1, active=1, algorithms=["direct"])
-    ring_s = time([reduce(16.0)], one, chunks=1, active=1, algorithms=["ring"])
-    assert direct == pytest.approx(2e-3, rel=1e-6)
-    assert ring_s == pytest.approx(30e-3, rel=1e-6)
 
 
 # Random workloads -------------------------------------------------------------------------------

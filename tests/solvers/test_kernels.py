@@ -78,18 +78,6 @@ def test_damaged_files_are_made_anew(folder: Path, told: list[str], pattern: str
         assert sum(again._compiled.stats.cache_hits.values()) == 1
 
 
-def test_an_error_in_a_kernel_is_raised(folder: Path) -> None:
-    with pytest.raises(numba.TypingError):
-        Kernel(twice)(None)
-
-
-def test_other_sources_have_another_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _jit.cache_folder()
-    monkeypatch.setattr(_jit, "KERNELS", ("solvers",))
-    _jit.cache_folder.cache_clear()
-    assert _jit.cache_folder() != before
-
-
 def test_nothing_is_kept_where_nothing_can_be_written(
     folder: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,13 +228,3 @@ def test_a_damaged_folder_of_kernels_is_made_anew(start: Start, tmp_path: Path) 
             process = start()
             assert process.communicate() == (shown, expected)
             assert process.returncode == 0
-
-
-@pytest.mark.slow
-def test_processes_that_compile_at_once_agree(start: Start) -> None:
-    both = [start(), start()]
-    found = [process.communicate() for process in both]
-    assert found[0] == found[1]
-    last = start()
-    assert last.communicate() == (found[0][0], "")
-    assert [process.returncode for process in (*both, last)] == [0, 0, 0]

@@ -53,13 +53,6 @@ def test_times_that_are_nearly_equal_have_no_order(make) -> None:
     assert found.regret == pytest.approx(0.04)
 
 
-def test_layouts_of_the_same_predicted_time_are_alike(job) -> None:
-    """Any of them may be taken, and a pair of them is as often in order as not."""
-    (found,) = choices(zip(job(), (5.0, 5.0, 5.0), strict=True))
-    assert found.regret == found.worst == pytest.approx(found.random)
-    assert found.ordered == pytest.approx(0.5)
-
-
 def test_level_and_ratio_of_predictions(job) -> None:
     """Twice all measured times keeps ratios; one of three layouts twice as slow doubles or halves four of six."""
     (twice,) = choices(zip(job(), (2.0, 4.0, 8.0), strict=True))

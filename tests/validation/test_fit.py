@@ -76,13 +76,6 @@ def test_an_outlier_does_not_bend_the_fit(runs) -> None:
     assert found.values[GEMM] == pytest.approx(0.70, rel=0.05)
 
 
-@pytest.mark.slow
-def test_parameters_without_runs_are_left_out(runs) -> None:
-    found = fit(Predictor(runs[:4]), prior_tables(), tuple(fitted_parameters(prior_tables())), quiet)
-    tables = {one.table for one in found.values}
-    assert tables == {"a100", "stack.megatron-lm-2021", "stack.megatron-lm-2022"}
-
-
 def test_every_fitted_constant_has_a_spread_and_lies_in_its_range() -> None:
     prior = prior_tables()
     ranges = {name: (low, high) for name, _, low, high, _ in constants()}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from weft.cluster.calibration import calibration
@@ -30,12 +29,6 @@ def test_as_single_estimates(several) -> None:
         own = calibration(run.cluster.accelerator.name, run.stack.name)
         alone = estimate(run.job, run.cluster, [run.layout], own)[0]
         assert seconds == pytest.approx(alone.iteration_s)
-
-
-def test_order_does_not_matter(several) -> None:
-    forward, backward = Predictor(several).predict(), Predictor(several[::-1]).predict()
-    assert np.array_equal(forward.seconds, backward.seconds[::-1])
-    assert np.array_equal(forward.memory_bytes, backward.memory_bytes[::-1])
 
 
 def test_constants_by_accelerator_and_stack(several) -> None:

@@ -64,17 +64,6 @@ def test_broken_rows_are_kept_with_their_reason(tmp_path: Path, row: str, reason
     assert reason in broken.reason
 
 
-def test_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
-    rows = read(tmp_path, "a,f,GPT,A100,8,,,,1.5,,", "", ",,,,,,,,,,", prefix="\ufeff")
-    assert [row.name for row in rows if isinstance(row, Run)] == ["a"]
-
-
-def test_a_row_without_id_is_named_by_its_line(tmp_path: Path) -> None:
-    (run,) = read(tmp_path, ",f,GPT,A100,8,,,,1.5,,")
-    assert isinstance(run, Run)
-    assert run.name == "line 2"
-
-
 def test_a_second_run_of_an_id_is_left_out(tmp_path: Path) -> None:
     """Twice the same row counted twice in every mean."""
     first, other, again = read(tmp_path, *(f"{name},f,GPT,A100,8,2048,0.4,1,1.5,," for name in ("a", "b", "a")))
@@ -174,14 +163,6 @@ def test_a_baseline_of_another_systems_paper_is_warned_of(make) -> None:
     assert not baseline_warning(make(software="Megatron-LM", notes="Megatron-LM baseline"))
 
 
-def test_every_stack_is_whole() -> None:
-    for name, stack in stacks().items():
-        assert stack.name == name
-        assert stack.source
-        assert not stack.sharded_by or stack.sharded_by in stacks()
-        assert 0 <= stack.zero <= 3
-
-
 def test_every_stack_has_constants() -> None:
     assert set(stacks()) <= set(stack_names())
 
@@ -200,12 +181,6 @@ def test_every_stack_has_constants() -> None:
 def test_nemo_counted_the_whole_square_of_attention_until_august_2025(make, source: str, flops: str) -> None:
     """NVIDIA-NeMo/NeMo, pull request 14424."""
     assert recognise(make(source=source, family="")).flops == flops
-
-
-def test_nemo_reduces_gradients_in_16_bits(make) -> None:
-    known = recognise(make(source="NVIDIA NeMo 25.09", family=""))
-    assert set(known.gradient_bytes.values()) == {2}
-    assert "fp8" in known.gradient_bytes
 
 
 @pytest.mark.parametrize(

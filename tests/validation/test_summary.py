@@ -59,17 +59,6 @@ def test_families_and_headline(judged) -> None:
     assert judged.pooled.median_ape == pytest.approx(median([0.1, 0.2, 0.5]))
 
 
-def test_skipped_rows_keep_their_reasons(judged) -> None:
-    assert [(why.family, why.runs) for why in judged.reasons] == [("three", 1), ("two", 1)]
-    assert "unreadable: gpus" in judged.reasons[0].reason
-
-
-def test_nothing_predicted() -> None:
-    none = Predictions(seconds=np.array([]), memory_bytes=np.array([]))
-    found = validation((), none)
-    assert (found.headline, found.families, found.pooled.runs) == (None, (), 0)
-
-
 @pytest.mark.parametrize(
     ("source", "seq", "doubted"),
     [

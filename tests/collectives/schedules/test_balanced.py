@@ -87,11 +87,6 @@ def assert_close(found, largest):
 
 
 @pytest.mark.slow
-def test_close_to_the_bound():
-    assert_close(gaps(range(60), 21), 0.10)
-
-
-@pytest.mark.slow
 def test_close_to_the_bound_on_many_topologies():
     assert_close(gaps(range(500), 22), 0.25)
 

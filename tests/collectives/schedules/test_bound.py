@@ -245,16 +245,3 @@ def test_shares_load_the_dimensions_as_the_bound_says():
         timed = time_schedule(schedule)
         assert timed.busy_s.max() == pytest.approx(found.bound_s, rel=1e-6)
         assert play(timed.stages.passages(), 3).time_s >= found.bound_s * BELOW
-
-
-def test_the_ideal_is_the_bytes_over_all_bandwidths():
-    for sizes in ((4, 4), (3, 5, 7), (2, 2, 2, 2)):
-        rng = np.random.default_rng(sum(sizes))
-        asked = request(
-            "all-reduce",
-            1e9,
-            [Dimension(size=n, kind="ring", bandwidth_Bps=float(rng.uniform(1e9, 9e9))) for n in sizes],
-        )
-        total = sum(one.bandwidth_Bps for one in asked.dimensions)
-        count = prod(sizes)
-        assert ideal_s(asked) == pytest.approx(2e9 * (count - 1) / count / total, rel=1e-12)

@@ -136,25 +136,9 @@ def test_two_dimensions_by_hand():
     assert provision(asked((16, 16), (100e9, 6.3e9))).too_slow == ()
 
 
-def test_latency_does_not_make_a_dimension_slow():
-    one = asked((16, 16), (100e9, 50e9), latency_s=1.0)
-    assert provision(one).too_slow == ()
-
-
-def test_one_dimension():
-    found = provision(asked((8,), (100e9,)))
-    assert (found.pairs, found.too_slow, found.enough_Bps) == ((), (), None)
-    assert found.just_enough_Bps == pytest.approx([100e9])
-
-
 def test_other_collectives_do_not_shrink():
     found = provision(asked((8, 8), (100e9, 100e9), "all-to-all"))
     assert found.pairs[0].verdict == "just enough"
     assert found.just_enough_Bps == pytest.approx([100e9, 100e9])
     assert found.too_slow == ()
     assert provision(asked((8, 8), (100e9, 50e9), "broadcast")).too_slow == (2,)
-
-
-def test_the_bandwidth_of_an_unused_dimension_does_not_count():
-    found = provision(asked((4, 1, 4), (100e9, 5e9, 20e9)))
-    assert found.just_enough_Bps == pytest.approx([96e9, 0.0, 24e9])

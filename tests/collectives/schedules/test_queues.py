@@ -290,37 +290,6 @@ def test_astra_puts_the_newest_of_equals_first_and_a_last_but_one_stage_last():
     assert chart.end_s == pytest.approx(np.array([1, 3, 2, 4, 5]) * 1e-9)
 
 
-def test_latency_holds_a_slot_or_does_not():
-    operations = [(0, 2.0, 3.0, 1.0, chunk, 0) for chunk in range(4)]
-    times = {a: play(passages_of(operations), 1, active=a).time_s * 1e9 for a in (1, 2, 4, None)}
-    assert times[1] == pytest.approx(4 * (3 + 2))
-    assert times[2] == pytest.approx(2 * (3 + 4))
-    assert times[4] == pytest.approx(3 + 8)
-    assert times[None] == pytest.approx(8 + 3)
-
-
-def test_collectives_overlap_computation():
-    """Two computations one after the other; the collective of the first runs beside the second."""
-    operations = [(0, 5.0, 0.0, 1.0, 0, 1), (0, 2.0, 0.0, 1.0, 1, 3)]
-    seconds, waits = (3e-9, 0.0, 4e-9, 0.0, 1e-9), ((), (0,), (), (2,), (1, 3))
-    chart = play(passages_of(operations), 1, seconds=seconds, waits=waits)
-    assert chart.task_begin_s == pytest.approx(np.array([0, 3, 3, 7, 10]) * 1e-9)
-    assert chart.task_end_s == pytest.approx(np.array([3, 8, 7, 10, 11]) * 1e-9)
-    assert chart.time_s == pytest.approx(11e-9)
-
-
-def test_computations_run_in_program_order():
-    """Task 2 is free first among those that wait, but task 1 comes before it in the program."""
-    chart = play(passages_of([]), 1, seconds=(4e-9, 2e-9, 3e-9, 1e-9), waits=((), (), (), ()))
-    assert chart.task_begin_s == pytest.approx(np.array([0, 4, 6, 9]) * 1e-9)
-
-
-def test_nothing_takes_no_time():
-    assert play(passages_of([]), 1).time_s == 0.0
-    chart = play(passages_of([]), 1, seconds=(0.0, 0.0), waits=((), (0,)))
-    assert chart.task_end_s.tolist() == [0.0, 0.0]
-
-
 def test_orders_that_cannot_be_kept():
     crossing = [(0, 1.0, 0.0, 1.0, 0, 0), (1, 1.0, 0.0, 1.0, 0, 0), (1, 1.0, 0.0, 1.0, 1, 0), (0, 1.0, 0.0, 1.0, 1, 0)]
     passages = passages_of(crossing)

@@ -1,7 +1,5 @@
 """The event loop: cases by hand, and errors."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -70,48 +68,10 @@ def test_flows_without_bytes_or_links():
     assert result.bottleneck.tolist() == [-1, -1, -1]
 
 
-def test_nothing_at_all():
-    result = run(np.zeros(0), flows_of([]), routes_of([]))
-    assert result.makespan_s == 0.0
-    assert len(result.completion_s) == 0
-
-
-def test_split_paths_load_links_by_their_share():
-    """Half of the flow on each of two links of 10: 20 bytes/s."""
-    result = run(np.array([10.0, 10.0]), flows_of([40]), routes_of([[0, 1]], usage=[0.5, 0.5]))
-    assert result.completion_s.tolist() == [2.0]
-    assert result.link_bytes.tolist() == [20.0, 20.0]
-
-
 def test_link_rates_in_time():
     result = run(np.array([10.0]), flows_of([10, 30]), routes_of([[0], [0]]), sample=True)
     assert result.rates.time_s.tolist() == [0.0, 4.0]
     assert result.rates.rate_Bps.tolist() == [10.0, 0.0]
-
-
-@pytest.mark.slow
-def test_other_processes_find_the_same_bits():
-    code = (
-        "import numpy as np; from weft.simulation.flows.engine import run;"
-        "from weft.fabric.traffic import Routes, at_once; r = np.random.default_rng(7); n = 300;"
-        "t = at_once(np.arange(n), np.arange(n), r.uniform(1, 9, n));"
-        "p = Routes(indptr=np.arange(n + 1) * 4, links=r.integers(0, 50, 4 * n), latency_s=np.zeros(n),"
-        " usage=r.uniform(.1, 1, 4 * n));"
-        "print(run(r.uniform(1, 9, 50), t, p).completion_s.tobytes().hex())"
-    )
-    runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
-    assert len(runs) == 1
-    assert len(runs.pop()) > 4000
-
-
-def test_many_arrivals_on_one_link():
-    """Flow k arrives at k; the link moves its bytes without a pause, so the last one ends at their sum."""
-    count = 200
-    traffic = replace(
-        flows_of([20.0] * count), phase=np.arange(count), phases=phases_of([[]] * count, start=np.arange(count))
-    )
-    result = run(np.array([10.0]), traffic, routes_of([[0]] * count))
-    assert result.makespan_s == pytest.approx(2 * count, rel=1e-12)
 
 
 def test_phases_in_a_circle_are_named():

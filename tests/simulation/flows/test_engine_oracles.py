@@ -197,12 +197,6 @@ def assert_as_plain(seed: int, case: Case) -> None:
     np.testing.assert_allclose(found.makespan_s, plain.phase_end_s.max(), rtol=1e-9)
 
 
-@pytest.mark.slow
-def test_plain_event_loop() -> None:
-    for seed, case in cases(250):
-        assert_as_plain(seed, case)
-
-
 def test_links_of_infinite_capacity_are_refused() -> None:
     """A link that never fills is left out of the paths instead."""
     case = case_of(500)

@@ -3,14 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from weft.errors import BadInput
-from weft.fabric.traffic import at_once
 from weft.simulation.flows.engine import run
 from weft.simulation.flows.scenario import read_scenario
 
@@ -40,37 +37,6 @@ def test_golden_makespans(radix, kind, tmp_path):
     assert run(*case).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
     if radix == 8:
         assert run(*case, local=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
-
-
-@pytest.mark.skipif(not GENERATOR.exists(), reason="the scenario generator is not here (WEFT_SHARED)")
-def test_all_rounds_of_a_scattered_ring(tmp_path):
-    path, times = tmp_path / "scenario.txt", 254
-    subprocess.run([sys.executable, GENERATOR, "8", "ringshuf", "1", path], check=True)
-    capacity, one, paths = read_scenario(path)
-    every = at_once(np.tile(one.source, times), np.tile(one.target, times), np.tile(one.bytes, times))
-    chain = replace(
-        every.phases,
-        delay_s=np.zeros(times),
-        start_s=np.zeros(times),
-        indptr=np.maximum(np.arange(-1, times), 0),
-        waits=np.arange(times - 1),
-    )
-    traffic = replace(every, phase=np.repeat(np.arange(times), len(one)), phases=chain)
-    routes = paths.of(np.tile(np.arange(len(one)), times))
-    assert run(capacity, traffic, routes).makespan_s == pytest.approx(times * 0.4, abs=1e-6)
-
-
-def test_reads_flows_and_links(tmp_path):
-    path = tmp_path / "scenario.txt"
-    path.write_text("3 2 2 1e9\n0 1 500 1 0\n0 2 1e3 2 0 1\n0 1\n1 2\n\n")
-    capacity, traffic, routes = read_scenario(path)
-    assert capacity.tolist() == [1e9, 1e9]
-    assert traffic.source.tolist() == [0, 0]
-    assert traffic.target.tolist() == [1, 2]
-    assert traffic.bytes.tolist() == [500.0, 1000.0]
-    assert routes.indptr.tolist() == [0, 1, 3]
-    assert routes.links.tolist() == [0, 0, 1]
-    assert run(capacity, traffic, routes).completion_s.tolist() == [1e-6, 1.5e-6]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations
 from weft.layout.text import parse_layout
-from weft.simulation.iteration.simulate import columns, parse_slow, slowed
+from weft.simulation.iteration.simulate import columns, slowed
 from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 
@@ -88,12 +88,6 @@ def test_random_ranks_follow_the_seed():
     assert first == again
     assert seconds("tp=2,pp=4,dp=8", "random=0.05", seed=5) != first
     assert first > seconds("tp=2,pp=4,dp=8", seed=4)
-
-
-def test_what_it_says():
-    assert parse_slow(["host=1:1.5", "rank=9:1.2"], 16, 8, seed=0).tolist() == [1.0] * 8 + [1.5] * 8
-    found = weft.simulate("llama-3.1-8b", "h100-64", "tp=8,dp=8,sp", slow="rank=3:1.3")
-    assert found.to_dict()["slow"] == ["rank=3:1.3"]
 
 
 @pytest.mark.parametrize(
