@@ -27,7 +27,7 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     """No choice of paths has less congestion than this.
 
     A link that all paths of a flow take carries it; what leaves or enters a part of the fabric shares the links
-    out of it.  Parts are the hosts and switches up to a level that hang together.  Equal flows come whole:
+    out of it.  HostParts are the hosts and switches up to a level that hang together.  Equal flows come whole:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     # Bound 1: links that leave no choice.  Bound 2: every cut between a part and the rest.
@@ -57,7 +57,7 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     return highest
 
 
-class Parts(NamedTuple):
+class HostParts(NamedTuple):
     """What hangs together up to each level: ``of[host, level]`` is a host's part there, those of a level end before
     ``ends[level]``.  ``links`` lead out of a part, ``wide_Bps`` together, out and into it; at each level, out and in,
     all have ``capacity_Bps`` (0: not all the same)."""
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def parts(table: Climbs, fabric: Fabric) -> Parts:
+def parts(table: Climbs, fabric: Fabric) -> HostParts:
     """The parts of every level.
 
     The controller asks for a bound at every event: what does not depend on flows is kept.
@@ -96,7 +96,7 @@ def parts(table: Climbs, fabric: Fabric) -> Parts:
         ends.append(ends[-1] + count)
         # What hangs together up to the next level: the same, and what these links join.
         join.sized(4 * len(out) + fabric.nodes)(fabric.source[out], fabric.target[out], label)
-    return Parts(of, ends[1:], np.concatenate(links), np.concatenate(wide, axis=1), capacity)
+    return HostParts(of, ends[1:], np.concatenate(links), np.concatenate(wide, axis=1), capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
