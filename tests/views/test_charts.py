@@ -25,20 +25,7 @@ from weft.search.design import DesignTerms, design
 from weft.units import format_seconds
 from weft.views import comparison
 from weft.views.breakdown import breakdown_chart
-from weft.views.charts import (
-    GRID,
-    INK,
-    LINE,
-    PAPER,
-    bounds,
-    data,
-    embedded,
-    finished,
-    ink_on,
-    rendered,
-    scheme_css,
-    spread,
-)
+from weft.views.charts import INK, LINE, PAPER, bounds, data, embedded, finished, ink_on, rendered, scheme_css, spread
 from weft.views.design import design_chart
 from weft.views.ranking import pareto_chart
 from weft.views.words import PARTS
@@ -131,25 +118,6 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     assert bool(batches) == ("networks over" in chart.to_dict()["title"]["text"])
 
 
-def dashed(items):
-    return [item for item in marks(items, "rule") if item.look.get("strokeDash")]
-
-
-@pytest.mark.slow
-def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
-    study = studied((4, 8, 16), ())
-    whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
-    lined = replace(study, designs=tuple(replace(one, one_domain_s=whole_s) for one in study.designs))
-    assert not dashed(drawn(design_chart(study)))
-    items = drawn(design_chart(lined))
-    (rule,) = {item.y for item in dashed(items)}
-    speeds = [one.tokens_per_s for one in study.designs]
-    circles = [item.y for item in marks(items, "symbol") if item.look["size"] == 60][: len(speeds)]
-    above = (max(circles) - rule) / (max(circles) - min(circles))
-    whole = study.job.recipe.tokens / whole_s
-    assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
-
-
 def test_waterfalls_go_from_one_side_to_the_other(drawn):
     found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8", "tp=2,sp"))
     items = drawn(comparison.comparison_chart(found))
@@ -168,29 +136,6 @@ def test_waterfalls_go_from_one_side_to_the_other(drawn):
     }
     before, after = wide[comparison.WHOLE]
     assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
-
-
-def test_ties_are_a_band(small_plan, drawn):
-    def plan_of(*ties):
-        rows = zip(small_plan.ranked[:3], ties, strict=True)
-        return replace(small_plan, ranked=tuple(replace(row, tied=tied) for row, tied in rows))
-
-    tied = plan_of(True, False, True)
-    bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
-    assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
-    assert bands[1].y - bands[0].y == 120
-    seconds = [tied.layouts[i].iteration_s for i in (0, 2)]
-    (band,) = (item for item in drawn(pareto_chart(tied)) if item.look.get("fill") == GRID)
-    points = {item.x for item in drawn(pareto_chart(tied)) if item.kind == "symbol"}
-    first, last = min(points), max(points)
-    times = [one.iteration_s for one in tied.pareto if one.iteration_s <= 2 * tied.pareto[0].iteration_s]
-    if len(times) > 1:
-        per_second = (last - first) / (times[-1] - times[0])
-        assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
-    alone = plan_of(True, False, False)
-    for chart in (breakdown_chart(alone), pareto_chart(alone)):
-        assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
-        assert "shaded" not in chart.to_dict()["title"]["subtitle"]
 
 
 def test_nothing_to_draw_is_refused(starved_plan):
@@ -274,16 +219,6 @@ def test_labels_stay_apart_and_in_order(downs):
     assert all(0 <= down <= 400 + 1e-9 for down in placed)
     if all(after - before >= LINE for before, after in pairwise(downs)) and downs[-1:] <= [400.0 - LINE]:
         assert placed == pytest.approx(downs)
-
-
-@pytest.mark.slow
-def test_many_rows_are_drawn():
-    """Altair's usual limit of 5,000 rows does not hold."""
-    import altair
-
-    rows = data({"x": i, "y": i % 7} for i in range(6000))
-    chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
-    assert rendered(chart, ".svg").count(b"circle") >= 6000
 
 
 DRAWS = """import resource, sys

@@ -90,18 +90,6 @@ def test_a_ring_without_switches_and_hostile_names(aggregate):
     assert root.find(f"{SVG}title").text == "<b>&"
 
 
-def test_one_accelerator():
-    fabric = assemble("one", [Node(name="a", role="accelerator", place="")], [], where="x")
-    for aggregate in (None, True):
-        assert "1 accelerator" in " ".join(words(parsed(fabric_svg(fabric, aggregate=aggregate))))
-
-
-def test_a_dead_accelerator_is_drawn_dashed():
-    fabric = clos.build(16, radix=8, bandwidth_Bps=50e9)
-    text = fabric_svg(fabric.failed(nodes=np.array([3])))
-    assert f'stroke="{FAILED}" stroke-dasharray="4 2"' in text
-
-
 @pytest.mark.parametrize("aggregate", [False, True])
 def test_loads_have_colours_and_a_scale(aggregate):
     fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
