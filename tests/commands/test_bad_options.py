@@ -72,10 +72,3 @@ def test_bad_values_are_told_in_one_line(
             if not (told or fine):
                 wrong.append((option, value[:20], code, err[:200]))
     assert wrong == []
-
-
-@pytest.mark.usefixtures("here")
-def test_simulate_says_that_a_folder_is_missing_before_it_runs(weft: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = weft("simulate", *BEGINS["simulate"], "--timeline", "no/such/file")
-    assert (code, out) == (2, "")
-    assert err == "Error: --timeline no/such/file: its folder does not exist -- make the folder first\n"

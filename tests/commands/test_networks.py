@@ -81,20 +81,6 @@ def test_a_topology_has_hosts_of_its_cluster(weft: Run, refused: Callable[..., s
     assert "topology.conf: has 32 accelerators, h100-64 64" in refused("fabric", "h100-64", "--kind", "topology.conf")
 
 
-def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:
-    asked = ("fabric", "bill", "h100-64", "--kind", "rail-optimized 2:1", "--radix", "16")
-    _, table, _ = weft(*asked)
-    assert "16 x 400G switch" in table
-    assert "with NICs and cables" in table
-    path = tmp_path / "bill.csv"
-    weft(*asked, "--format", "csv", "-o", str(path))
-    lines = path.read_text().splitlines()
-    assert lines[0] == "category,part,detail,count,spares,usd_each,usd,watts_each,watts"
-    found = json.loads(weft(*asked, "--format", "json")[1])
-    assert found["schema"] == "weft.bill-of-materials/1"
-    assert len(found["lines"]) == len(lines) - 1
-
-
 @pytest.mark.parametrize("command", [("fabric", "h100-64"), ("route", "--generate", "BLOOM:2")])
 def test_a_picture_that_is_no_svg_is_refused(weft: Run, tmp_path, command: tuple[str, ...]) -> None:
     path = tmp_path / "network.png"

@@ -113,14 +113,6 @@ def test_deepseek_v3_is_planned_as_its_authors_ran_it() -> None:
     assert usual.best.iteration_s > found.best.iteration_s
 
 
-def test_the_plan_names_the_authors_software() -> None:
-    from weft.views.words import software
-
-    job = weft.resolve_job("deepseek-v3")
-    assert "--stack hai-llm --space zero-bubble" in software("megatron-core", "standard", job)
-    assert "recipe's own" in software("hai-llm", "zero-bubble", job)
-
-
 FEW = ("x=8", "pipeline=16", "context=1", "z=1", "mbs=1")
 
 

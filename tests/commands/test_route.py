@@ -76,12 +76,6 @@ def test_measured_flows_are_recognised_routed_and_exported(weft: Run, here: Path
     assert (event["job"], len(event["flows"])) == ("measured 0", 16)
 
 
-def test_several_sources_together(weft: Run, here: Path) -> None:
-    Path("more.csv").write_text("source,target,bytes,job\n0,9,1000,c\n")
-    found = as_json(weft, *SMALL, "--flows", "more.csv")
-    assert [one["job"] for one in found["jobs"]] == ["a", "b", "c"]
-
-
 def test_planned_jobs_lie_side_by_side(weft: Run) -> None:
     jobs = ("--job", "llama-3.1-8b tp=8,dp=2", "--job", "llama-3.1-8b tp=8,dp=2")
     found = as_json(weft, *PLANNED, *jobs, "--paths")
@@ -304,14 +298,6 @@ def test_a_command_that_fails_both_ways_stops_the_controller(
     assert "apply ran for more than 0.2 s" in err
 
 
-def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
-    code, out, err = weft(*WATCH[:4], "--events", "story.jsonl", "--apply", "false 'a b'")
-    assert (code, err) == (0, "")
-    assert "would run: false 'a b' routes.json routes.diff" in out
-    assert "+ accelerator-0 leaf-0 spine-" in out
-    assert "... and 12 flows more (ROUTES.diff and --format json list all)" in out
-
-
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from weft.commands.app import main; main()", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
@@ -456,12 +442,6 @@ def test_bad_input_is_one_line_and_exit_code_2(refused: Callable[..., str], here
         Path(file).write_text(text)
     arguments, message = BAD[name]
     assert message in refused(*arguments)
-
-
-def test_time_does_not_go_back(weft: Run, here: Path) -> None:
-    Path("back.jsonl").write_text('{"time_s": 5, "event": "tick"}\n{"time_s": 4, "event": "tick"}\n')
-    code, out, err = weft(*WATCH, "--events", "back.jsonl")
-    assert (code, out.count("\n"), "back.jsonl: line 2: tick at 4 s" in err) == (2, 1, True)
 
 
 def test_a_folder_that_cannot_be_made_is_named(refused: Callable[..., str], here: Path) -> None:

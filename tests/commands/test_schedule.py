@@ -47,11 +47,6 @@ def test_options_are_heard(weft: Run, options: tuple[str, ...], expected: dict) 
     assert {name: found[name] for name in expected} == expected
 
 
-def test_algorithms(weft: Run) -> None:
-    found = as_json(weft, *SMALL, "--algorithms", "direct,-")
-    assert [one["algorithm"] for one in found["dimensions"]] == ["direct", "ring"]
-
-
 def test_a_switch_of_no_power_of_two_says_what_it_takes(weft: Run) -> None:
     _, out, _ = weft("schedule", "all-reduce", "1MiB", "--dims", "switch:6:100GB/s:1us,switch:2:100GB/s:1us")
     assert "Assumed: dimension 1: ring instead of halving-doubling on a switch of 6" in out

@@ -58,17 +58,6 @@ def test_a_step_line_per_step_and_metrics(tmp_path):
         assert record["axes"] == []
 
 
-@pytest.mark.slow
-def test_learns_a_text(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("the quick brown fox jumps over the lazy dog. " * 200, encoding="utf-8")
-    arguments = ["--data", str(text), "--steps", "25", "--warmup", "2", "--rate", "0.01"]
-    weft("train", "tiny-gpt", *SMALL, *arguments, "--out", str(tmp_path / "run"))
-    found = losses(tmp_path / "run" / "metrics.jsonl")
-    assert found[0] > 5.0
-    assert found[-1] < 3.2
-
-
 def test_resumed_equals_uninterrupted(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     common = ["train", "tiny-gpt", *SMALL]
@@ -336,11 +325,6 @@ def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", "--dry-run"])
     assert "NOT equal to the prediction" in result.output
     assert result.exception.exit_code == 1
-
-
-def test_a_dry_run_says_what_was_traced():
-    output = weft("train", "tiny-gpt", "--layout", "z=2,mbs=1", "--dry-run")
-    assert "Traced with 1 and 2 micro-batches, which determine those of 32 exactly" in output
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -64,24 +63,6 @@ def kept(folder: Path) -> int:
     """Lines of the log of what was computed."""
     log = folder / "log"
     return len(log.read_text().splitlines()) if log.exists() else 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_node_is_killed_and_the_bytes_are_the_same(tmp_path: Path, cluster: Any) -> None:
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    here = done(swept(tmp_path / "here", "1"))
-    before = kept(tmp_path)
-    assert before == 600
-    begun = swept(tmp_path / "ray", "ray", RAY_ADDRESS=cluster.address)
-    until = time.monotonic() + 120
-    while kept(tmp_path) < before + 100 and time.monotonic() < until:
-        time.sleep(0.05)
-    assert begun[0].poll() is None, "the sweep ended before a node could be killed"
-    cluster.remove_node(nodes[0], allow_graceful=False)
-    assert done(begun) == here
-    assert 600 <= kept(tmp_path) - before < 800
-    assert len(json.loads(here)) == 600
 
 
 def bytes_of(folder: Path, chosen: Runner) -> bytes:

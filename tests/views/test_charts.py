@@ -25,20 +25,7 @@ from weft.search.design import DesignTerms, design
 from weft.units import format_seconds
 from weft.views import comparison
 from weft.views.breakdown import breakdown_chart
-from weft.views.charts import (
-    GRID,
-    INK,
-    LINE,
-    PAPER,
-    bounds,
-    data,
-    embedded,
-    finished,
-    ink_on,
-    rendered,
-    scheme_css,
-    spread,
-)
+from weft.views.charts import INK, LINE, PAPER, bounds, data, embedded, finished, ink_on, rendered, scheme_css, spread
 from weft.views.design import design_chart
 from weft.views.ranking import pareto_chart
 from weft.views.words import PARTS
@@ -149,29 +136,6 @@ def test_waterfalls_go_from_one_side_to_the_other(drawn):
     assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
 
 
-def test_ties_are_a_band(small_plan, drawn):
-    def plan_of(*ties):
-        rows = zip(small_plan.ranked[:3], ties, strict=True)
-        return replace(small_plan, ranked=tuple(replace(row, tied=tied) for row, tied in rows))
-
-    tied = plan_of(True, False, True)
-    bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
-    assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
-    assert bands[1].y - bands[0].y == 120
-    seconds = [tied.layouts[i].iteration_s for i in (0, 2)]
-    (band,) = (item for item in drawn(pareto_chart(tied)) if item.look.get("fill") == GRID)
-    points = {item.x for item in drawn(pareto_chart(tied)) if item.kind == "symbol"}
-    first, last = min(points), max(points)
-    times = [one.iteration_s for one in tied.pareto if one.iteration_s <= 2 * tied.pareto[0].iteration_s]
-    if len(times) > 1:
-        per_second = (last - first) / (times[-1] - times[0])
-        assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
-    alone = plan_of(True, False, False)
-    for chart in (breakdown_chart(alone), pareto_chart(alone)):
-        assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
-        assert "shaded" not in chart.to_dict()["title"]["subtitle"]
-
-
 def test_nothing_to_draw_is_refused(starved_plan):
     for draw in (breakdown_chart, pareto_chart):
         with pytest.raises(BadInput, match="no layout to draw"):
@@ -253,16 +217,6 @@ def test_labels_stay_apart_and_in_order(downs):
     assert all(0 <= down <= 400 + 1e-9 for down in placed)
     if all(after - before >= LINE for before, after in pairwise(downs)) and downs[-1:] <= [400.0 - LINE]:
         assert placed == pytest.approx(downs)
-
-
-@pytest.mark.slow
-def test_many_rows_are_drawn():
-    """Altair's usual limit of 5,000 rows does not hold."""
-    import altair
-
-    rows = data({"x": i, "y": i % 7} for i in range(6000))
-    chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
-    assert rendered(chart, ".svg").count(b"circle") >= 6000
 
 
 DRAWS = """import resource, sys

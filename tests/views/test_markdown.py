@@ -44,7 +44,3 @@ def test_nothing_ends_a_block_of_code_but_its_end(text):
     fence, *inner, end = to_markdown("t", [Copied(text, "c")]).partition("c:\n\n")[2].rstrip("\n").split("\n")
     assert (fence, "\n".join(inner)) == (end, text)
     assert all(fence not in line for line in inner)
-
-
-def test_an_empty_table_is_left_out():
-    assert "|" not in to_markdown("t", [rows_grid(("a",), [])])

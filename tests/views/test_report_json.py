@@ -4,8 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.commands.read import read, read_plan
 from weft.errors import BadInput
@@ -23,12 +21,6 @@ def plan_file(small_plan, tmp_path):
     return path
 
 
-@pytest.mark.slow
-def test_every_rank_reads_back_with_job_and_cluster(small_plan, plan_file):
-    for rank, one in enumerate(small_plan.layouts, 1):
-        assert read_plan(plan_file, rank) == (small_plan.job, small_plan.cluster, one.layout)
-
-
 def test_the_file_alone_gives_the_same_plan_again(small_plan, plan_file):
     job, cluster, _ = read_plan(plan_file)
     assert plan(job, cluster, top=6).to_json() == small_plan.to_json()
@@ -44,15 +36,6 @@ def test_counts_and_parts_add_up(small_plan):
         assert sum(layout["memory"].values()) == pytest.approx(layout["memory_bytes"])
         assert layout["lower_bound_s"] <= layout["iteration_s"]
     assert document["defaults"] == ["batch of 64 sequences"]
-
-
-def test_runs_stand_with_their_layouts(small_plan):
-    runs = [
-        training_run(one, small_plan.job, small_plan.cluster, tokens=1e9, mtbf_s=1e8) for one in small_plan.layouts
-    ]
-    ranked = tuple(replace(row, run=run) for row, run in zip(small_plan.ranked, runs, strict=True))
-    document = json.loads(replace(small_plan, ranked=ranked).to_json())
-    assert [layout["run"]["expected_s"] for layout in document["layouts"]] == [run.expected_s for run in runs]
 
 
 def test_a_plan_without_layouts_is_written_but_has_no_rank(starved_plan, tmp_path):
@@ -143,40 +126,3 @@ def test_layouts_that_cannot_run_are_refused(small_plan, tmp_path):
 def test_ranks_out_of_range(plan_file, rank):
     with pytest.raises(BadInput, match="choose 1 to 6"):
         read_plan(plan_file, rank)
-
-
-@pytest.mark.parametrize("junk", [b"", b"\xff\xfe", b"[]", b"3", b"[" * 200_000, b'{"schema": []}', b"null"])
-def test_junk_files_are_refused(tmp_path, junk):
-    path = tmp_path / "junk.json"
-    path.write_bytes(junk)
-    for reader in (read_plan, read):
-        with pytest.raises(BadInput):
-            reader(path)
-
-
-def test_folders_and_missing_files_are_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "absent.json", "a\0b"):
-        with pytest.raises(BadInput):
-            read_plan(path)
-
-
-@given(st.data())
-def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
-    document = json.loads(small_plan.to_json())
-    table = data.draw(st.sampled_from([document["job"], document["cluster"], document["layouts"][0]]))
-    while True:
-        key = data.draw(st.sampled_from(sorted(table) if isinstance(table, dict) else range(len(table))))
-        if not isinstance(table[key], dict | list) or not table[key] or data.draw(st.booleans()):
-            break
-        table = table[key]
-    table[key] = data.draw(st.sampled_from([None, -1, 0, 1e400, "", "x", [], {}, True, 10**40, "\x1b"]))
-    path = tmp_path / "damaged.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    for reader in (read_plan, read):
-        try:
-            reader(path)
-        except BadInput as error:
-            message = str(error)
-        else:
-            message = ""
-        assert len(message) < 500

@@ -4,7 +4,6 @@ import io
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from weft.model.workload import Task, Workload, workload
 from weft.simulation.workload import WorkloadResult, run_policies
 from weft.views.collective import schedule_timeline, schedule_view
 from weft.views.files import write_trace
-from weft.views.simulation import workload_timeline, workload_view
+from weft.views.simulation import workload_view
 from weft.views.terminal import print_blocks
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
@@ -72,21 +71,6 @@ def test_a_schedule_keeps_within_the_width(width, shape, bytes_):
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_comparison_counts_from_the_baseline():
-    one = outcome()
-    others = compare(one.timed.schedule.request)
-    lines = table(replace(one, others=others)).splitlines()
-    rows = {line[:20].strip(): line for line in lines if line.startswith("  ")}
-    assert "1.00x" in rows["baseline"]
-    for name, peer in others.items():
-        speedup = others["baseline"].time_s / peer.time_s
-        assert f"{speedup:.2f}x" in rows[name]
-    assert "+0.0%" in rows["bound"]
-    brief = table(replace(one, others=others), verbose=False)
-    assert "themis scf" in brief
-    assert "astra" not in brief
-
-
 def test_slow_dimensions_have_a_remedy():
     slow = outcome(SLOW)
     text = table(slow)
@@ -95,38 +79,6 @@ def test_slow_dimensions_have_a_remedy():
     assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
     assert "Bottleneck: dimension 2; every schedule leaves others idle. With 6.25 GB/s none would be." in text
     assert "Bottleneck" not in table(outcome())
-
-
-def test_one_dimension_has_no_pairs():
-    text = table(outcome((("ring", 4, 1e9),)))
-    assert "Bandwidths" not in text
-
-
-@pytest.mark.parametrize("kind", ["reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"])
-def test_other_collectives_have_one_way(kind):
-    one = outcome(kind=kind)
-    assert "|" not in table(one)
-    found = json.loads(one.to_json())
-    assert "gather_orders" not in found
-    assert found["collective"] == kind
-
-
-def test_json_is_complete():
-    one = outcome()
-    others = compare(one.timed.schedule.request)
-    found = json.loads(replace(one, others=others).to_json())
-    promised = {"schema", "time_s", "ideal_s", "bound_s", "utilization", "dimensions", "orders"}
-    assert promised <= set(found)
-    assert found["schema"] == "weft.schedule/1"
-    assert found["time_s"] == one.timed.time_s
-    assert (np.array(found["orders"]) - 1 == one.timed.schedule.orders).all()
-    assert [peer["policy"] for peer in found["policies"]] == list(others)
-    assert found["provision"]["pairs"][0]["verdict"] == "over-provisioned"
-    assert found["provision"]["just_enough_Bps"] == pytest.approx([200e9, 50e9])
-    mean = np.average(
-        [d["utilization"] for d in found["dimensions"]], weights=[d["bandwidth_Bps"] for d in found["dimensions"]]
-    )
-    assert mean == pytest.approx(found["utilization"])
 
 
 def test_a_timeline_has_every_stage(tmp_path):
@@ -161,20 +113,6 @@ def test_an_iteration_keeps_within_the_width(width, shape):
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_an_iteration_as_json():
-    dimensions = network(NARROW)
-    found = runs(workload("dlrm"), dimensions)
-    document = json.loads(result(found, dimensions, ("note",)).to_json())
-    assert document["schema"] == "weft.workload/1"
-    assert document["assumptions"] == [*workload("dlrm").assumptions, "note"]
-    assert [one["size"] for one in document["dimensions"]] == [4, 4]
-    for one in document["policies"]:
-        run = found[one["policy"]]
-        assert one["iteration_s"] == run.iteration_s
-        assert one["exposed_s"] == pytest.approx(run.iteration_s - run.compute_s)
-        assert one["busy_s"] == run.busy_s.tolist()
-
-
 def test_a_workload_without_work_has_a_table():
     """Nothing computes and nothing communicates: no division by zero."""
     workload = Workload(name="idle", tasks=(Task(name="nothing"),))
@@ -183,12 +121,3 @@ def test_a_workload_without_work_has_a_table():
     text = printed(workload_view(result(found, dimensions, ())))
     assert "idle over 4 x 4" in text
     assert json.loads(result(found, dimensions, ()).to_json())["compute_s"] == 0
-
-
-def test_a_timeline_of_an_iteration(tmp_path):
-    path = tmp_path / "trace.pftrace"
-    write_trace(str(path), workload_timeline(runs(workload("dlrm"), network(NARROW))["weft"]))
-    data = path.read_bytes()
-    for task in workload("dlrm").tasks:
-        assert task.name.encode() in data
-    assert b"computation" in data

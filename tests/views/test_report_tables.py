@@ -8,17 +8,14 @@ import pytest
 from rich.console import Console
 
 import weft
-from weft.estimation.report import EstimateReport, sensitivities
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.training import training_run
-from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
 from weft.search.design import ComponentFailure
-from weft.units import format_seconds
 from weft.views.blocks import Column, Table
-from weft.views.breakdown import estimate_view, training_view
+from weft.views.breakdown import training_view
 from weft.views.design import design_view, failure_words, purchase
-from weft.views.ranking import plan_view, thinned
+from weft.views.ranking import plan_view
 from weft.views.terminal import print_blocks
 from weft.views.words import MEANINGS, PARTS
 
@@ -55,23 +52,6 @@ def test_plan_keeps_within_the_width(small_plan, width):
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_plan_says_what_matters(small_plan):
-    brief = printed(plan_view(small_plan))
-    text = printed(plan_view(small_plan, verbose=True))
-    best = small_plan.layouts[0]
-    assert text.startswith(brief)
-    degrees = format_degrees(best.layout).replace(",", " ")
-    assert best.layout.zero == 2
-    assert brief.startswith(f"Use {degrees} zero=2: {format_seconds(best.iteration_s)} per step")
-    assert len(brief.splitlines()) < 15 + len(small_plan.layouts)
-    assert "llama-3.1-8b (8.03B parameters)" in text
-    assert "Assumed: batch of 64 sequences" in text
-    assert f"{best.mfu:.1%}" in text
-    assert "Lower bound" in text
-    for count in small_plan.rejected:
-        assert f"{count.layouts:,}  {count.code}: {REASONS[count.code][:30]}" in text
-
-
 def test_the_layout_to_copy_reads_back(small_plan):
     text = printed(plan_view(small_plan), 60)
     argument = next(line for line in text.splitlines() if "--layout" in line).split("--layout ")[1]
@@ -94,20 +74,6 @@ def test_a_plan_without_layouts_explains_itself(starved_plan):
     assert text.startswith("No layout fits. ")
     assert "does-not-fit" in text
     assert "0 fit in memory" in printed(plan_view(starved_plan, verbose=True))
-
-
-def test_estimate_lists_parts_and_sensitivities(small_plan):
-    best = small_plan.layouts[0]
-    job, cluster = small_plan.job, small_plan.cluster
-    what_if = sensitivities(job, cluster, best.layout)
-    report = EstimateReport(job=job, cluster=cluster, estimate=best, sensitivities=what_if)
-    text = printed(estimate_view(report), 80)
-    for part in best.time:
-        assert (PARTS[part.name].label in text) == (part.value > 0)
-    for one in what_if:
-        assert one.change in text
-    assert '"exposed"' in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_training_run_is_within_the_width(small_plan):
@@ -170,23 +136,3 @@ def test_failures_are_told_by_the_worst_that_stops_and_the_worst_that_slows():
     slows = "a spine makes steps 20.0% longer"
     assert failure_words(failures) == f"a leaf stops the job (56 accelerators cut off), {slows}"
     assert failure_words(failures[:2]) == slows
-
-
-def test_thinning_keeps_the_ends(small_plan):
-    many = small_plan.layouts * 5
-    assert len(thinned(many, 7)) == 7
-    assert thinned(many, 7)[0] is many[0]
-    assert thinned(many, 7)[-1] is many[-1]
-
-
-@pytest.mark.parametrize("simulated", [False, True])
-def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
-    found = weft.design(
-        "llama-3.2-1b", "h100-16", fabrics="rail-only", layout="tp=8,sp", batch=2, sequence=2048, no_failures=True,
-        no_simulate=not simulated,
-    )  # fmt: skip
-    text = printed(design_view(found, verbose=True), 160)
-    heads = next(line for line in text.splitlines() if "closed form" in line)
-    assert ("hashed" in heads) == ("sprayed" in heads) == ("beyond leaf" in heads) == simulated
-    assert ("--no-simulate" in text) != simulated
-    assert "beyond leaf:" in text or not simulated

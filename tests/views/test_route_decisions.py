@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from weft.fabric.families import clos
 from weft.routing.controller import Decision, Gain, Move
 from weft.routing.telemetry import LinkChange
-from weft.views.route import change_lines, decision_line, decision_to_json, heading_line, reason
+from weft.views.route import change_lines, decision_line, heading_line, reason
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {
@@ -75,54 +74,6 @@ def test_columns_align() -> None:
 )
 def test_reasons(changes: dict[str, object], said: str) -> None:
     assert reason(decision(**changes)) == said
-
-
-def test_the_beginning() -> None:
-    line = decision_line(decision(time_s=0.0))
-    assert line.split()[1:3] == ["0", "s"]
-
-
-def test_json() -> None:
-    found = json.loads(decision_to_json(decision(), FABRIC))
-    moves = found.pop("moves")
-    assert found == {
-        "schema": "weft.route-decision/1",
-        "number": 3,
-        "time_s": 9.5,
-        "event": "switch-down",
-        "routes": "repaired",
-        "flows": 12345,
-        "placed": 4,
-        "moved": 1,
-        "cut": 2,
-        "alpha": 1.25,
-        "alpha_bound": 1.0,
-        "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
-        "about": "",
-        "reason": "4 flows lost their path; 1 flow moved against collisions; 2 flows of a and b cut off;"
-        " no better routes yet",
-        "changes": [],
-    }
-    assert moves == [
-        {
-            "job": "a",
-            "collective": "ring",
-            "source": "accelerator-0",
-            "target": "accelerator-6",
-            "queue_pair": 2,
-            "path": NODES,
-            "old_path": [],
-            "links": [0, 0, 0, 0],
-            "old_links": [],
-            "new": False,
-        }
-    ]
-    assert "\n" not in decision_to_json(decision(), FABRIC)
-    assert json.loads(decision_to_json(decision(changes=CHANGES), FABRIC, push="applied"))["changes"][3] == {
-        "ends": ["spine-0", "leaf-0"],
-        "kind": "beyond",
-        "value": 0.35,
-    }
 
 
 def test_what_measurements_changed() -> None:

@@ -84,10 +84,3 @@ def test_words_say_times_and_the_bound(drawn):
     lane = next(item for item in items if item.kind == "rect" and item.look.get("fill") == GRID)
     longest = max(timed.time_s for timed in policies.values())
     assert [rule.x - lane.x for rule in rules] == pytest.approx([bound_s / longest * WIDTH] * 2)
-
-
-def test_a_schedule_under_a_name_of_its_own_is_drawn_beside_the_others():
-    own = schedule(asked(), "themis", order="astra-scf")
-    found = beside(own)
-    assert list(found) == ["baseline", "themis", "weft", own.schedule.policy]
-    assert found[own.schedule.policy] is own

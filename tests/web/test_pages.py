@@ -187,28 +187,7 @@ def test_suggested_clusters_can_be_loaded():
 # Network ------------------------------------------------------------------------------------------------------------
 
 
-def test_networks_stand_side_by_side(client):
-    text = get(client, "network").text
-    for one in own("network").designs:
-        assert re.search(rf"<th[^>]*>(\* )?{one.kind}</th>", text)
-        for failure in one.failures:
-            assert failure.slowdown is None or f"x{failure.slowdown:.3f}</td>" in text
-
-
 # Schedule -----------------------------------------------------------------------------------------------------------
-
-
-def test_policies_are_those_of_the_verb(client):
-    text = get(client, "schedule").text
-    for name, timed in own("schedule").others.items():
-        assert f">{name}</a>" in text
-        assert document(client, "schedule", policy=name)["time_s"] == timed.time_s
-    assert "themis" not in get(client, "schedule", collective="all-to-all", show="policies").text
-
-
-def test_dimensions_may_be_those_of_a_cluster(client):
-    found = document(client, "schedule", dims="", cluster="h100-64")
-    assert found["time_s"] == weft.schedule("all-reduce", "16MiB", cluster="h100-64", chunks=8).time_s
 
 
 def test_few_bytes_are_drawn_too(client):
@@ -216,14 +195,6 @@ def test_few_bytes_are_drawn_too(client):
 
 
 # Accuracy -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_family_is_that_of_validate(client):
-    text = unescape(get(client, "accuracy").text)
-    assert f"{own('accuracy').headline:.1%}" in text
-    for one in own("accuracy").outcomes:
-        assert f"{one.prepared.run.name}</th>" in text
-        assert f"{one.error:+.1%}</td>" in text
 
 
 def test_pasted_runs_are_predicted_and_inert(client):

@@ -75,13 +75,6 @@ def test_launch_files_are_shown_and_saved_or_refused(client):
     assert client.get(f"/plan/launch-file?{urlencode(ASKED | {'tool': '../x'})}").status_code == 400
 
 
-def test_faster_networks_are_not_slower(client):
-    def best_s(**asked):
-        return min(one["iteration_s"] for one in document(client, **asked)["layouts"])
-
-    assert best_s(nic="0.25") > best_s() > best_s(peak="2")
-
-
 def test_what_other_networks_change_is_said(client):
     as_it_is = weft.plan(*ASKED.values()).layouts[0].iteration_s
     cluster = oversubscribed(with_domain(load("h100-64"), 4), 4)

@@ -49,12 +49,6 @@ def test_the_command_to_copy_estimates_the_first_layout():
     assert json.loads(result.output)["estimate"]["iteration_s"] == plan.best.iteration_s
 
 
-def test_the_table_has_a_row_for_each_layout():
-    page = planned_page()
-    (table,) = re.findall(r'<table id="first-table".*?</table>', page, re.DOTALL)
-    assert table.count("<tr>") == 1 + len(planned().layouts)
-
-
 @pytest.mark.parametrize("form", ["html", "md"])
 def test_hostile_names_are_inert(form):
     job = replace(planned().job, model=replace(planned().job.model, name=HOSTILE))
@@ -68,11 +62,6 @@ def test_a_plan_without_layouts_says_so():
     assert "No layout fits" in text
     assert 'id="rejected-layouts"' in text
     assert 'id="launch"' not in text
-
-
-def test_markdown_has_the_layouts():
-    text = weft.make_report(planned(), form="md")
-    assert sum(line.startswith(f"| {rank} |") for line in text.splitlines() for rank in range(1, 7)) == 6
 
 
 def test_the_command_writes_the_file_whole_or_not_at_all(tmp_path):
@@ -128,14 +117,3 @@ def test_hostile_names_of_jobs_and_hosts_are_inert(arranged_site, form):
     shown = re.sub(r"(?ms)^```.*?^```", "", text)
     assert "<script>alert" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
-
-
-@pytest.mark.slow
-def test_pictures_beyond_the_room_of_a_page_are_left_out_and_named(monkeypatch, arranged_site):
-    pytest.importorskip("altair")
-    from weft.views import html
-
-    monkeypatch.setattr(html, "FIGURES_BYTES", 1000)
-    page = weft.make_report(arranged_site)
-    assert page.count('class="weft-chart"') == 0
-    assert page.count("too large for this page") == 2

@@ -9,7 +9,7 @@ import pytest
 
 from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts import scheme_css
-from weft.views.html import PLACES, STATIC, Markup, _environment, render, sections, static, to_page
+from weft.views.html import PLACES, STATIC, Markup, render, sections, static, to_page
 from weft.web.pages import PLAN, Field, Group
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -86,16 +86,3 @@ def test_numbers_carry_what_they_are_sorted_by(elements):
 
 def test_charts_follow_the_scheme_of_the_viewer():
     assert scheme_css() in static("weft.css").decode()
-
-
-def test_static_files_are_those_of_the_folder():
-    assert all(static(name) for name in STATIC)
-    with pytest.raises(KeyError):
-        static("../page.py")
-
-
-def test_a_missing_value_is_an_error():
-    from jinja2 import UndefinedError
-
-    with pytest.raises(UndefinedError):
-        _environment().from_string("{{ nothing }}").render()
