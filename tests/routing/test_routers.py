@@ -12,7 +12,7 @@ from weft.fabric.families.clos import two_layers
 from weft.routing.bound import closed_bound
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, route_best
+from weft.routing.routers import ROUTERS, by_leaves, route_best
 from weft.routing.traffic import job_traffic
 
 CHOOSING = [name for name in ROUTERS if name != "spray"]
@@ -85,6 +85,12 @@ def test_spraying_uses_all_paths_and_loses_nothing(kit):
             assert into - out == pytest.approx(expected)
 
 
+def test_a_seed_changes_what_is_hashed(kit):
+    fabric, traffic = kit.random_case(5, 40, fabric=kit.ALL["two tiers"])
+    links = [tuple(route(fabric, traffic, router="ecmp", seed=seed).links) for seed in range(6)]
+    assert len(set(links)) > 1
+
+
 @pytest.mark.parametrize("router", CHOOSING)
 def test_no_flows_need_no_routes(router, kit):
     traffic = job_traffic(np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0), names=[])
@@ -150,6 +156,23 @@ def test_greedy_chooses_as_its_definition_does(seed, kit):
     assert spines_of(fabric, found, kit) == paper_greedy(tors, flows, live)
 
 
+def test_greedy_walks_the_sets_by_size_then_by_the_text_of_their_key():
+    # sets of one flow each but for what leaves ToR 3: a_3 first, then a_10 before a_2, and b last
+    source, target = np.array([4, 20, 6, 7]), np.array([0, 1, 10, 12])
+    traffic = job_traffic(source, target, np.ones(4))
+    assert by_leaves(routing_problem(two_layers(12, 2, 2), traffic)).tolist() == [2, 3, 0, 1]
+    assert sorted(["b_0", "a_10", "a_2"]) == ["a_10", "a_2", "b_0"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_greedy_is_optimal_for_small_jobs_alone_in_any_order(seed, spines_down, kit):
+    copy, rings = [(48, 2), (48, 4), (64, 2), (64, 4), (128, 2), (128, 4)][seed]
+    traffic = kit.placed_jobs(seed, [(copy, rings)])
+    for order in range(4):
+        found = plan(spines_down(0), kit.shuffled(traffic, order), router="greedy")
+        assert (found.alpha, found.jobs[0].slowdown) == (1.0, pytest.approx(1.0))
+
+
 @pytest.mark.slow_but(6)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("down", [0, 4])
@@ -157,6 +180,24 @@ def test_greedy_is_within_twice_the_optimum_and_repair_reaches_it(seed, down, sp
     traffic = kit.shuffled(kit.placed_jobs(seed, [(48, 8), (64, 8), (128, 4)][: 1 + seed % 3]), seed)
     greedy, repaired = (plan(spines_down(down), traffic, router=router) for router in ("greedy", "repair"))
     assert repaired.alpha == repaired.alpha_bound <= greedy.alpha <= 2 * repaired.alpha
+
+
+@pytest.mark.parametrize("router", ["edge-coloring", "repair", "auto"])
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_like_the_papers_meet_no_collision_in_any_order(router, seed, spines_down, kit):
+    four_jobs = [(48, 2), (128, 2), (128, 2), (48, 2)]
+    sizes = (four_jobs, [(48, 8), (64, 8)], [(48, 4), (128, 4), (64, 4)])[seed % 3]
+    traffic = kit.shuffled(kit.placed_jobs(seed, sizes), seed)
+    found = plan(spines_down(0), traffic, router=router)
+    assert (found.alpha, found.alpha_bound) == (1.0, 1.0)
+    assert [job.slowdown for job in found.jobs] == pytest.approx([1.0] * len(sizes))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_repair_helps_where_greedy_collides(seed, spines_down, kit):
+    traffic = kit.shuffled(kit.placed_jobs(seed, [(48, 4), (128, 4), (64, 4), (128, 4), (64, 4)]), seed)
+    assert plan(spines_down(0), traffic, router="greedy").alpha == 2
+    assert plan(spines_down(0), traffic, router="repair").alpha == 1
 
 
 @pytest.mark.parametrize("down", [0, 8])
@@ -184,6 +225,13 @@ def test_least_congestion_of_the_papers_workloads_with_spines_down(jobs, down, s
                 assert [job.slowdown for job in found.jobs] == pytest.approx([least] * jobs)
         greedy = plan(spines_down(down), traffic, router="greedy").alpha
         assert greedy == (2 if down or (jobs, ring) in ((2, 8), (3, 8)) else 1)
+
+
+def test_greedy_on_the_papers_single_jobs_in_any_order(spines_down, kit):
+    for ring in (2, 4, 8):
+        for seed in range(5):
+            traffic = kit.shuffled(paper_jobs(1, ring), seed)
+            assert plan(spines_down(0), traffic, router="greedy").alpha == 1
 
 
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])

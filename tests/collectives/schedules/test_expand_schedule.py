@@ -1,6 +1,7 @@
 """Messages of whole schedules, executed symbolically and played on the links of meshes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.messages import equal, schedule_plan
 from weft.collectives.schedules.policies import baseline, schedule
 from weft.collectives.schedules.timing import time_schedule
+from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import Unsupported
+from weft.fabric.dimension import KINDS as DIMENSION_KINDS
 from weft.fabric.dimension import Dimension
 
 GIB = 2.0**30
@@ -35,7 +38,76 @@ def coordinates(rank, sizes):
     return found
 
 
+networks = st.lists(
+    st.tuples(
+        st.sampled_from(DIMENSION_KINDS),
+        st.integers(1, 5),
+        st.sampled_from([1e9, 7e9, 50e9, 400e9]),
+        st.sampled_from([0.0, 1e-6, 1e-4]),
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda parts: [dimension(*part) for part in parts])
+
+
+def timed(policy, asked, chunks):
+    if policy == "fused":
+        return time_schedule(baseline(asked, chunks=chunks, fused=True))
+    return schedule(asked, policy, chunks=chunks)
+
+
+POLICIES = ("baseline", "fused", "themis", "weft")
+
+
+@given(networks, st.sampled_from(BALANCED_KINDS), st.sampled_from(POLICIES), st.integers(1, 4))
+def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kind, policy, chunks):
+    """Ranks of a message differ in one coordinate, and a chunk takes the dimensions one after the other."""
+    sizes = [one.size for one in network]
+    ranks = int(np.prod(sizes))
+    assume(2 <= ranks <= 60)
+    same = equal(timed(policy, request(kind, 1e6, network), chunks), chunks)
+    plan = schedule_plan(same)
+    spans = {}
+    for step, source, target, first in zip(plan.step, plan.source, plan.target, plan.first, strict=True):
+        here, there = coordinates(int(source), sizes), coordinates(int(target), sizes)
+        apart = [i for i in range(len(sizes)) if here[i] != there[i]]
+        assert len(apart) == 1
+        spans.setdefault(int(first) // ranks, []).append((int(step), apart[0]))
+    for chunk, seen in spans.items():
+        once = [[d for s, d in seen if s == step] for step in sorted({s for s, _ in seen})]
+        assert all(len(set(one)) == 1 for one in once)
+        visited = [one[0] for one in once]
+        turns = [visited[0], *(b for a, b in pairwise(visited) if a != b)]
+        order = same.schedule.orders[chunk].tolist()
+        if kind == "all-reduce":
+            back = same.schedule.gathers[chunk].tolist()
+            order = [*order, *back[1:]] if back[0] == order[-1] else [*order, *back]
+        assert turns == order
+
+
 # Equal chunks -----------------------------------------------------------------------------------
+
+
+def test_equal_chunks_stay_as_they_are():
+    asked = request("all-reduce", 1e6, shaped(("ring", 4), ("switch", 4)))
+    for policy in ("baseline", "themis"):
+        one = timed(policy, asked, 8)
+        assert equal(one, 8) is one
+        assert equal(one, 3) is one
+
+
+def test_shares_are_cut_right():
+    """Shares of 1/2, 1/3 and 1/6 in 12 chunks: 6, 4 and 2."""
+    network = [dimension(kind, 4, Bps=50e9) for kind in ("ring", "switch", "fully-connected")]
+    asked = request("all-reduce", 12.0e6, network)
+    once = baseline(asked, chunks=3)
+    orders = np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+    shares = np.array([1 / 2, 1 / 3, 1 / 6])
+    odd = replace(once, chunk_bytes=shares * 12e6, orders=orders, gathers=np.ascontiguousarray(orders[:, ::-1]))
+    cut = equal(time_schedule(odd), 12).schedule
+    assert cut.chunk_bytes == pytest.approx(1e6)
+    assert [cut.orders.tolist().count(order) for order in orders.tolist()] == [6, 4, 2]
+    assert (cut.gathers == cut.orders[:, ::-1]).all()
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
@@ -122,3 +194,10 @@ def test_an_all_gather_on_the_links_of_a_mesh(side, policy):
         assert sum(abs(a - b) for a, b in zip(here, there, strict=True)) == 1
     took = on_links(plan, GIB / len(plan.owner), 50 * GIB, 0.5e-6)
     assert took == pytest.approx(one.time_s, rel=0.015)
+
+
+def test_no_all_gather_on_a_mesh_beats_its_corner():
+    """A corner has two links, through which all but its own part must come."""
+    network = [dimension("line", 5, Bps=100 * GIB, latency_s=0.0) for _ in range(2)]
+    one = schedule(request("all-gather", GIB, network), "weft")
+    assert one.time_s >= 24 / 25 / 100 * (1 - 1e-9)
