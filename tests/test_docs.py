@@ -445,6 +445,10 @@ def test_architecture_names_files_that_exist() -> None:
     assert len(files) > 30
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 520
+
+
 def test_comparison_names_a_source_for_every_tool() -> None:
     parts = re.split(r"^### ", page("comparison").partition("## Figures on the same cases")[0], flags=re.M)[1:]
     assert len(parts) > 8
@@ -453,6 +457,12 @@ def test_comparison_names_a_source_for_every_tool() -> None:
         assert {name for name in re.findall(r"\[([^\]]+)\](?![(\[])", part) if name in links}, part[:40]
     unknown = [name for name in re.findall(r"\]\[([^\]]+)\]", page("comparison")) if name not in links]
     assert unknown == []
+
+
+def test_differences_are_seen() -> None:
+    assert nearly_equal("time 5.86 s ███", "time  5.87 s ██")
+    assert not nearly_equal("time 5.86 s", "time 5.96 s")
+    assert not nearly_equal("fits", "does not fit")
 
 
 def _refresh() -> None:

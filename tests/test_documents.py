@@ -57,6 +57,11 @@ def test_json_is_refused_exactly_for_what_its_texts_hold(text: str) -> None:
         assert parse_json(json.dumps([{text: 1}, "b"]), "here") == [{text: 1}, "b"]
 
 
+@pytest.mark.parametrize("text", ["a = 'C:\\b\\u0012'", 'a = "C:\\\\b\\\\u0012"'])
+def test_toml_that_only_looks_odd(text: str) -> None:
+    assert parse_toml(text, "here") == {"a": r"C:\b\u0012"}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

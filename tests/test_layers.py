@@ -160,6 +160,15 @@ def test_strangers_do_not_meet():
             assert not edges.get(room, set()) & strangers, room
 
 
+def test_a_circle_is_found():
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]}) == [{"a", "b", "c"}]
+    assert circles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+def test_every_package_has_a_layer():
+    assert {package_of(module) for module in MODULES} - {"__init__", "__main__"} <= set(LAYERS)
+
+
 def attributes_of(path: Path, name: str) -> set[str]:
     """Attributes that a module reads of what it imported by a name."""
     return {

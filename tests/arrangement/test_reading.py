@@ -1,5 +1,6 @@
 """Arrangements read back whole are what was written, whatever the objective; damaged ones are refused."""
 
+import copy
 import json
 from dataclasses import replace
 from functools import cache
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.arrangement.bundle import Arrangement
+from weft.arrangement.bundle import Arrangement, arrangement_of
 from weft.arrangement.clock import RATES
 from weft.arrangement.search import as_given
 from weft.arrangement.site import read_site
@@ -80,6 +81,38 @@ def test_what_was_before_has_the_first_layouts(tmp_path):
         assert before.of_job == pytest.approx(loads_before_after(whole)[0].of_job)
         assert after.of_job[0] != pytest.approx(before.of_job[0])
         assert (one.site.jobs[0].layout, one.began.site.jobs[0].layout) == (layout, job.layout)
+
+
+DAMAGED = {
+    "no search": (("search",), None, "search"),
+    "an unknown end": (("ended",), "tired", "ended"),
+    "another objective": (("objective", "kind"), "fun", "kind"),
+    "an objective of nothing": (("objective", "value"), 0.0, "value"),
+    "no policies": (("policies",), {}, "holds no policy 'hashed'"),
+    "a policy for one job": (("policies", "hashed", "slowdown"), [1.0], "one value for each job"),
+    "a policy on one host": (("policies", "hashed", "domains"), [[0, 0], [1, 2]], "two places are one host"),
+    "a policy beyond the hosts": (("policies", "hashed", "domains"), [[0, 99], [1, 2]], "two places are one host"),
+    "classes of nothing": (("policies", "hashed", "class"), [7, 9], "not classes of jobs"),
+    "another arrangement": (("policies", "arrange", "offset_s"), [0.0, 123.0], "not the same hosts"),
+    "a host too few": (("hosts",), [], "different names"),
+    "a host by another name": (("hosts", 0, "name"), "elsewhere", "not the names of its domains"),
+    "another proof": (("jobs", 0, "bound_by"), "faith", "bound_by"),
+    "a layout of another size": (("jobs", 0, "first_layout_text"), "data=64", "accelerators"),
+    "verified for one": (("verified", "iteration_s"), [1.0], "one value for each job"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_arrangement_is_refused_with_one_message(name):
+    where, value, words = DAMAGED[name]
+    document = copy.deepcopy(written())
+    at = document
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = value
+    with pytest.raises(BadInput, match=words) as refused:
+        arrangement_of(document, "given")
+    assert str(refused.value).startswith("given")
 
 
 @cache

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from weft.cluster.calibration import (
     Calibration,
     calibration,
     calibration_from,
+    constants,
     parse_tables,
     read_calibration,
     shipped_tables,
@@ -51,6 +54,12 @@ attention_efficiency = 0.3
 def test_tables_by_accelerator_and_stack(accelerator, stack, gemm, attention, passes) -> None:
     found = calibration_from(parse_tables(TEXT), accelerator, stack)
     assert (found.gemm_efficiency, found.attention_efficiency, found.pass_overhead) == (gemm, attention, passes)
+
+
+def test_every_constant_is_described_and_its_default_plausible() -> None:
+    table = constants()
+    assert [name for name, *_ in table] == [f.name for f in fields(Calibration) if f.type == "float"]
+    assert all(low <= getattr(Calibration(), name) <= high for name, _, low, high, _ in table if "power_w" not in name)
 
 
 def test_written_tables_are_read_again() -> None:

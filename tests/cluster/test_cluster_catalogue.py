@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.cluster import catalogue, resolve
 from weft.cluster.spec import Cluster
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName, Unsupported
 
 GROUPS = {
     "int8": "peaks",
@@ -81,6 +81,20 @@ def test_data_sheet_figures(name: str, bf16: float, memory_Bps: float, scale_up:
     assert chip.scale_up_size == size
 
 
+@pytest.mark.parametrize(("name", "tflops"), [("a100-80gb", 156.0), ("h100", 494.7), ("b200", 1125.0)])
+def test_tf32_is_half_of_16_bits(name: str, tflops: float) -> None:
+    """NVIDIA's data sheets."""
+    assert catalogue.accelerator(name).peak_flops("tf32") == pytest.approx(tflops * 1e12, rel=3e-3)
+    with pytest.raises(Unsupported, match="no matrix units for tf32"):
+        catalogue.accelerator("v100-32gb").peak_flops("tf32")
+
+
+def test_fp8_needs_matrix_units() -> None:
+    with pytest.raises(Unsupported, match="no matrix units for fp8"):
+        catalogue.accelerator("a100").peak_flops("fp8")
+    assert catalogue.accelerator("gb300").peak_flops("nvfp4") == 15e15
+
+
 def sizes(cluster: Cluster) -> list[tuple[str, int]]:
     return [(tier.name, tier.size) for tier in cluster.tiers]
 
@@ -133,6 +147,20 @@ def test_any_count_multiplies_out_or_is_refused_with_a_valid_one(family: str, co
     assert all(tier.latency_s > 0 and tier.effective_Bps > 0 for tier in cluster.tiers)
 
 
+@pytest.mark.parametrize("count", [128, 256, 512, 4096])
+def test_racks_of_72_are_used_by_64(count: int) -> None:
+    """As in all of NVIDIA's recipes of several racks; the racks are paid for whole."""
+    cluster = catalogue.load(f"gb200-{count}")
+    assert (cluster.tiers[0].size, cluster.spares_per_domain, cluster.spares) == (64, 8, count // 8)
+    assert cluster.defaults[0].startswith("64 of the 72 accelerators of each scale-up domain used")
+
+
+@pytest.mark.parametrize(("count", "nearest"), [(73, "72 or 80"), (200, "192 or 204"), (1000, "960 or 1008")])
+def test_counts_that_no_racks_share_evenly_are_refused(count: int, nearest: str) -> None:
+    with pytest.raises(BadInput, match=f"do not fill scale-up domains of 72 .* use {nearest}"):
+        catalogue.load(f"gb200-{count}")
+
+
 def test_machine_families() -> None:
     perlmutter = catalogue.load("perlmutter-64")
     assert perlmutter.accelerator.memory_bytes < 43e9
@@ -161,6 +189,11 @@ def test_machine_families() -> None:
 def test_names_that_do_not_work(name: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         catalogue.load(name)
+
+
+def test_unknown_accelerator_names_the_near_ones() -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        catalogue.accelerator("a101")
 
 
 def test_resolve_takes_presets_and_files(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def test_like_keeps_the_wiring_of_its_model() -> None:
     assert read_cluster(text).tiers[0].kind == "fully-connected"
 
 
+def test_missing_latency_is_a_recorded_default() -> None:
+    cluster = read_cluster(TIERS.replace("count = 16", "count = 8"))
+    assert cluster.tiers[0].latency_s == catalogue.SCALE_UP_LATENCY_S
+    assert cluster.defaults == ("tiers[0].latency: 0.6 us",)
+
+
 positive = st.floats(1e9, 1e13)
 words = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=20)
 chips = st.builds(
@@ -134,6 +140,12 @@ def test_bits_and_bytes_exchanged_are_refused(name: str) -> None:
     assert read_cluster(f"{text}{name} = {own / 8}").accelerator.name == "h100"
 
 
+def test_a_first_tier_in_bits_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"tiers\[0\].bandwidth: '450 Gb/s' is an eighth of the scale-up") as caught:
+        read_cluster(FAST.replace("450 GB/s", "450 Gb/s"))
+    assert "did you mean 450 GB/s?" in str(caught.value)
+
+
 RACKS = 'name = "racks"\naccelerator = "gb200"\ncount = {}\nused_per_domain = {}\n'
 
 
@@ -162,6 +174,12 @@ def test_a_file_says_how_much_of_each_domain_is_used() -> None:
 def test_a_part_of_a_domain_that_cannot_be_used_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         read_cluster(text)
+
+
+@pytest.mark.parametrize("name", ["a100-512", "gb200-nvl72-4608", "gb200-4096", "frontier-64", "v100-8"])
+def test_presets_survive_writing(name: str) -> None:
+    cluster = catalogue.load(name)
+    assert read_cluster(write_cluster(cluster)) == cluster
 
 
 @pytest.mark.parametrize(
@@ -217,3 +235,8 @@ def test_bytes_in_place_of_bits_are_caught(field: str) -> None:
         text = 'name = "x"\ncount = 8\naccelerator = {like = "h100", nic_bandwidth = "400 GB/s"}\n'
     with pytest.raises(BadInput, match="did you mean 400 Gb/s"):
         read_cluster(text)
+
+
+def test_both_names_of_a_field() -> None:
+    with pytest.raises(BadInput, match="given twice"):
+        read_cluster(TIERS + "bandwidth_Bps = 1e9")

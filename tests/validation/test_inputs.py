@@ -22,6 +22,12 @@ def test_a_published_run(make) -> None:
     assert (found.measured_s, found.derived) == (1.42, False)
 
 
+def test_a_hostile_family_and_id_change_nothing(make) -> None:
+    plain = prepared(make())
+    renamed = prepared(make(id="nemo", family="zzz"))
+    assert (plain.job, plain.layout, plain.cluster) == (renamed.job, renamed.layout, renamed.cluster)
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -146,6 +152,11 @@ def test_time_from_tflops_counts_recomputation(make) -> None:
     assert model.measured_s == pytest.approx(found.measured_s * 0.755, rel=0.01)
 
 
+def test_time_from_tokens(make) -> None:
+    found = prepared(make(measured_iter_s=None, tokens_s_gpu=1024.0))
+    assert found.measured_s == 1.0
+
+
 @pytest.mark.parametrize(
     ("source", "zero", "layout"),
     [
@@ -200,6 +211,14 @@ def test_llama_3_as_its_paper_says(make) -> None:
     assert (layout.z, layout.data, layout.zero, layout.schedule) == (1, 64, 1, "interleaved")
 
 
+def test_nothing_but_the_time_depends_on_the_result(make) -> None:
+    fast, slow = (
+        prepared(make(measured_iter_s=seconds, tflops_per_gpu=rate)) for seconds, rate in ((1, 250), (9, 28))
+    )
+    assert (fast.job, fast.layout, fast.cluster) == (slow.job, slow.layout, slow.cluster)
+    assert fast.assumptions == slow.assumptions
+
+
 @pytest.mark.parametrize(
     ("notes", "recompute"), [("", "full"), ("remat_policy ['full']", "full"), ("remat_policy ['custom']", "none")]
 )
@@ -217,6 +236,12 @@ def test_maxtext_recomputes_everything_unless_it_names_a_policy(make, notes: str
         layers=8,
     )
     assert prepared(run).layout.recompute == recompute
+
+
+def test_stated_without_recomputation(make) -> None:
+    known = {"source": "vTrain", "notes": "Megatron-DeepSpeed", "micro_batch": 1}
+    assert prepared(make(recompute="none", **known)).layout.recompute == "none"
+    assert prepared(make(recompute="", **known)).layout.recompute == "full"
 
 
 def test_the_cut_of_each_expert(make) -> None:
