@@ -403,7 +403,6 @@ BAD = {
     "missing fabric": (("route", "--fabric", "no.json", "--flows", "flows.csv"), "no.json"),
     "unknown cluster": (("route", "--cluster", "h1000-8", "--flows", "flows.csv"), "unknown cluster"),
     "output": ((*SMALL, "-o", "no/such/folder"), "its folder does not exist"),
-    "picture": ((*SMALL, "--picture", "no/such/loads.svg"), "--picture"),
     "opensm without fabric": (("route", "export", "opensm", "--generate", "BLOOM:2"), "ibnetdiscover"),
     "opensm of another file": (("route", "export", "opensm", *SMALL[1:], "-o", "out"), "net.json"),
     "probes of another kind": (
