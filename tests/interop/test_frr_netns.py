@@ -359,7 +359,12 @@ def installed(built):
 
 
 def traced(built, paths):
-    return {ends: built.traced(*ends) for ends in paths}
+    """The links of packets; FRR tells the kernel of routes a moment after it has taken them."""
+    for _ in range(20):
+        if (links := {ends: built.traced(*ends) for ends in paths}) == paths:
+            break
+        time.sleep(0.1)
+    return links
 
 
 @contextmanager

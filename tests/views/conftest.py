@@ -49,7 +49,7 @@ class Item:
     @property
     def box(self) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of a text, estimated from below."""
-        long, high = 0.47 * self.look["fontSize"] * len(self.words), 0.7 * self.look["fontSize"]
+        long, high = 0.42 * self.look["fontSize"] * len(self.words), 0.7 * self.look["fontSize"]
         x, y = self.x + self.look.get("dx", 0), self.y + self.look.get("dy", 0)
         upright = self.look.get("angle", 0) % 180 != 0
         wide, tall = (high, long) if upright else (long, high)
