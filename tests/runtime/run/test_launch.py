@@ -226,14 +226,14 @@ def _parent(folder: Path, temporary: Path, before: str = "pass") -> subprocess.P
     """A process that starts two ranks which wait, and runs ``before`` as it starts each."""
     script = folder / "start.py"
     script.write_text(
-        "import os, signal\nimport ranks_at_work as w\nfrom weft.runtime.run import ranks as launch\n"
+        "import multiprocessing, os, signal\nimport ranks_at_work as w\nfrom weft.runtime.run.ranks import run_ranks\n"
         "if __name__ == '__main__':\n"
-        "    begin = launch._process\n"
+        "    begin = multiprocessing.get_context\n"
         "    def begin_after(*more):\n"
         f"        {before}\n"
         "        return begin(*more)\n"
-        "    launch._process = begin_after\n"
-        f"    launch.run_ranks(w.wait_long, ({str(folder)!r},), 2)\n"
+        "    multiprocessing.get_context = begin_after\n"
+        f"    run_ranks(w.wait_long, ({str(folder)!r},), 2)\n"
     )
     return subprocess.Popen(
         [sys.executable, str(script)],
