@@ -388,19 +388,10 @@ def weigh(load: Any, inverse: Any, demand: Any, links: Any) -> None:
 
 @jit
 def crossing(
-    part: Any,
-    source: Any,
-    target: Any,
-    demand: Any,
-    listed: Any,
-    sent: Any,
-    flows: Any,
-    first: Any,
-    least: Any,
-    most: Any,
+    part: Any, source: Any, target: Any, demand: Any, listed: Any, sent: Any, flows: Any, first: Any, span: Any
 ) -> None:
     """Add up the demands (``sent``) and number (``flows``) of the flows that leave and enter each part of each level;
-    of those of a level the ``first``, and the ``least`` and ``most`` demand."""
+    of those of a level the ``first``, and the least and most demand (``span``)."""
     for flow in range(len(demand)):
         if listed[flow]:
             continue
@@ -413,7 +404,7 @@ def crossing(
             sent[1, b] += demand[flow]
             flows[0, a] += 1
             flows[1, b] += 1
-            least[level], most[level] = min(least[level], demand[flow]), max(most[level], demand[flow])
+            span[0, level], span[1, level] = min(span[0, level], demand[flow]), max(span[1, level], demand[flow])
             if first[level] < 0:
                 first[level] = flow
 

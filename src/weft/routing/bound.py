@@ -36,11 +36,11 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     listed = problem.ways.up_end > len(problem.climbs.top)
     sent, flows = np.zeros((2, len(every.links))), np.zeros((2, len(every.links)), dtype=np.int64)
     levels = every.of.shape[1]
-    first, least, most = np.full(levels, -1), np.full(levels, np.inf), np.zeros(levels)
+    first, span = np.full(levels, -1), np.stack([np.full(levels, np.inf), np.zeros(levels)])
     crossing = _kernels.crossing.sized(levels * len(demand))
-    crossing(every.of, problem.traffic.source, problem.traffic.target, demand, listed, sent, flows, first, least, most)
+    crossing(every.of, problem.traffic.source, problem.traffic.target, demand, listed, sent, flows, first, span)
     for level in np.flatnonzero(first >= 0).tolist():
-        equal = whole and most[level] - least[level] <= SAME * most[level]
+        equal = whole and span[1, level] - span[0, level] <= SAME * span[1, level]
         for side, capacity in enumerate(every.capacity_Bps[level]):
             used = np.flatnonzero(flows[side, : every.ends[level]])
             used = used[np.searchsorted(used, every.ends[level - 1] if level else 0) :]

@@ -368,6 +368,7 @@ class Controller:
         planned_s: float,
         missed: dict[str, int] | None = None,
         telemetry: Telemetry | None = None,
+        pace: tuple[float | None, float | None] | None = None,
     ) -> None:
         """Go on from what an earlier controller on the same fabric held.
 
@@ -378,6 +379,13 @@ class Controller:
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
         self.telemetry = self.telemetry if telemetry is None else telemetry
         self._survey()
+        if pace is not None:
+            self._measured = self._state(), *pace
+
+    @property
+    def pace(self) -> tuple[float | None, float | None] | None:
+        """The pace of the slowest group and the mean since the last decision; None where that was not carried out."""
+        return self._measured[1:] if _same(self._measured[0], self._state()) else None
 
     def _survey(self) -> None:
         """Look at the network again: parts of it went or came, or were measured."""

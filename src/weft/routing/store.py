@@ -96,7 +96,7 @@ class Store(State):
         controller = self.controller
         clock: dict[str, Any] = {"count": decision.number, "jobs": list(controller.jobs)}
         clock |= {"now_s": controller.now_s, "planned_s": controller.planned_s, "down": sorted(controller.down)}
-        clock |= {"missed": controller.missed}
+        clock |= {"missed": controller.missed, "pace": controller.pace}
         now = dict(self._now())
         with self.transaction():
             self._put("clock", json.dumps(clock).encode())
